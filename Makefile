@@ -54,7 +54,7 @@ $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt $(if $(OTHER_BUILD
 	$(call uv,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock || \
 	  $(call pip,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock
 	@$(BIN)/python -c "$$PATH_FILE"
-	@$(BIN)/python -m trm.checks.speed
+	@$(BIN)/python -m trm.checks.setup
 	$(if $(CUDA),@echo $(CUDA) >$(VENV)/.cuda)
 	@touch $@
 

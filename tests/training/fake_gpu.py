@@ -122,7 +122,7 @@ def steps(network: str, document: dict[str, Any], world: int, fault: str) -> Non
     class FakeBackend(Backend):
         name, device = "cuda", DEVICE
 
-        def precision(self, requested: str) -> Precision:
+        def precision(self, requested: str, mixer: str = "mlp") -> Precision:
             return precision_of(requested, True, "this GPU")
 
         def place(self, tensor: Tensor) -> Tensor:

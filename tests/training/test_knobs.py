@@ -240,3 +240,22 @@ def test_a_long_attention_run_is_compiled_and_trains_alike(dataset_folder, tmp_p
     for found in (plain, other):
         found.run()
     torch.testing.assert_close(other.state.params, plain.state.params, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_run_whose_compilation_fails_says_so_and_trains_plainly(
+    dataset_folder, tmp_path, monkeypatch, caplog
+):
+    def broken(module, inputs):
+        raise RuntimeError("no headers")
+
+    run = config(model={"mixer": "attention", "heads": 2}, training={"steps": 2})
+    plain = trainer(run, dataset_folder, tmp_path, "plain")
+    monkeypatch.setattr(compiled, "LEAST_FLOPS", 0)
+    other = trainer(run, dataset_folder, tmp_path, "compiled")
+    other.step.network._step = torch.compile(definition.supervision_step, backend=broken)
+    for found in (plain, other):
+        found.run()
+    assert caplog.text.count("torch.compile failed, so PyTorch trains without it, slower") == 1
+    assert "no headers" in caplog.text
+    assert torch.equal(other.state.params, plain.state.params)

@@ -1,6 +1,6 @@
 """Measures how fast this machine's CPU trains, so that a plan can say how long a study takes before its first run.
 
-`python -m trm.checks.speed` takes a few seconds; set-up calls it. It builds the CPU kernel if there is none yet.
+`python -m trm.checks.speed` takes a few seconds. It builds the CPU kernel if there is none yet.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def training_step(
     run: RunConfig, cells: int, vocab: int, backend: Backend, build: Any = None
 ) -> tuple[Callable[[], None], TrainState]:
     """A closure that takes one training step on random puzzles; `build`: another network than the backend's."""
-    state = TrainState(run, Sizes(cells, vocab, 1, 0), backend.precision(run.training.precision), backend)
+    precision = backend.precision(run.training.precision, run.model.mixer)
+    state = TrainState(run, Sizes(cells, vocab, 1, 0), precision, backend)
     state.initialise(backend)
     batch = state.local_batch
     inputs, labels = random_rows(batch, cells, vocab)
@@ -67,7 +68,7 @@ def measure(mixer: str, d_model: int, seconds: float = SECONDS) -> Speed:
         "multiple": 8,
     }  # fmt: skip
     model = ModelConfig.model_validate(fields)
-    run = RunConfig(model=model, training=TrainingConfig(batch_size=64, steps=10_000, precision="auto"))
+    run = RunConfig(model=model, training=TrainingConfig(batch_size=64, steps=1000, precision="auto"))
     step, _ = training_step(run, CELLS, VOCAB, open_backend("cpu", 1))
     step()
     taken, began = 0, time.perf_counter()

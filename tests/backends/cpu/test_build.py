@@ -19,7 +19,7 @@ STEP = (
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
     """An empty cache."""
-    monkeypatch.setattr(build, "_folders", lambda: [tmp_path])
+    monkeypatch.setattr(build, "folders", lambda: [tmp_path])
     for cached in (build.library, library.functions):
         monkeypatch.setattr(cached.__module__ + "." + cached.__name__, cached.__wrapped__)
     return tmp_path

@@ -187,7 +187,7 @@ class LikeTpu(Tampered):
     network, products = "plain", "default"
     highest = staticmethod(product_precision)
 
-    def precision(self, requested: str):
+    def precision(self, requested: str, mixer: str = "mlp"):
         found = super().precision(requested)
         self.products = self.highest(found.forward)
         return found

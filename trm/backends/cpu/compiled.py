@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
 
 from trm.backends.cpu.build import compiler
 from trm.model import definition
 from trm.model.plain import PlainNetwork
 
+log = logging.getLogger("trm")
 LEAST_FLOPS = 4e12
 """FLOPs of a run from which compiling pays: it takes 35 s the first time (5 s with Inductor's cache on disk) and saves
 a quarter of PyTorch's time for attention (docs/performance.md), at 20 to 40 GFLOP/s."""
 
 
 class CompiledNetwork(PlainNetwork):
-    """`PlainNetwork`, compiled at the first call for each number of cycles."""
+    """`PlainNetwork`, compiled at the first call for each number of cycles; uncompiled if that fails."""
 
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
@@ -26,10 +29,18 @@ class CompiledNetwork(PlainNetwork):
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        outputs: tuple[Tensor, Tensor, Tensor, Tensor] = self._step(
-            z_H, z_L, inputs, puzzle, self.weights, self._arch, h_cycles, l_cycles
-        )
+        arguments = (z_H, z_L, inputs, puzzle, self.weights, self._arch, h_cycles, l_cycles)
+        try:
+            outputs: tuple[Tensor, Tensor, Tensor, Tensor] = self._step(*arguments)
+        except TorchDynamoException as error:
+            log.warning("torch.compile failed, so PyTorch trains without it, slower: %s", _reason(error))
+            self._step = definition.supervision_step
+            outputs = self._step(*arguments)
         return outputs
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split("\n")[:2]) or type(error).__name__
 
 
 def pays(train_flops: float) -> bool:

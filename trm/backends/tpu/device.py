@@ -123,7 +123,7 @@ class XlaBackend(Backend):
     def device_count(self) -> int:
         return self.devices
 
-    def precision(self, requested: str) -> Precision:
+    def precision(self, requested: str, mixer: str = "mlp") -> Precision:
         """Also sets the precision of the device's float32 products."""
         precision = precision_of(requested, self.on_tpu, "a TPU" if self.on_tpu else "XLA's CPU device")
         import torch_xla.backends as products

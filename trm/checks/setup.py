@@ -1,0 +1,35 @@
+"""What set-up does once for this machine, so that no job of the first study waits for it.
+
+`python -m trm.checks.setup` compiles the CPU kernel and, beside it, the generator of Sudoku puzzles; then it measures
+the speed of a core, for plans.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
+from io import StringIO
+
+from trm.backends.cpu import library
+from trm.checks import speed
+from trm.study.schema import DataConfig
+from trm.tasks import task_of
+
+
+def compile_generator() -> None:
+    """Have numba compile and keep what generates Sudoku: it does so at the first puzzles."""
+    config = DataConfig(task="sudoku", source="generate", box_rows=2, box_cols=3, pool=8)
+    with redirect_stdout(StringIO()):
+        task_of("sudoku").pool(config, [])
+
+
+def main() -> None:
+    with ThreadPoolExecutor(1) as beside:
+        kernel = beside.submit(library.functions)
+        compile_generator()
+        kernel.result()
+    speed.main()
+
+
+if __name__ == "__main__":
+    main()
