@@ -153,7 +153,7 @@ class Claim:
             return f"no law of {name} against {self.subject} is claimed: {self.more}"
         if self.verdict == "none":
             level = measured(self.metric, self.value, self.interval)
-            return f"{name} shows no trend {self.against}: it stays at {level}{self.more}"
+            return f"no trend of {name} is established {self.against}: its mean is {level}{self.more}"
         verb = "falls" if self.value < 0 else "rises"
         first, last = one_unit(*(measured(self.metric, end) for end in self.ends))
         return f"{name} {verb} from {first} to {last} {self.against}{why}"
@@ -163,9 +163,8 @@ class Claim:
             return f"how the best {thing(self.metric)} depends on {self.subject} is open: {self.more}"
         verb = "falls" if self.value < 0 else "rises"
         if not self.sign:
-            return (
-                f"the best {thing(self.metric)} shows no trend with {self.subject} (exponent {self.amount})"
-            )
+            best = f"the best {thing(self.metric)}"
+            return f"no trend of {best} with {self.subject} is established (exponent {self.amount})"
         law = f"the best {thing(self.metric)} {verb} as a power law of {self.subject} with exponent {self.amount}"
         return law + self.more
 
