@@ -124,7 +124,7 @@ class Claim:
         why = {
             "single": "one pair of seeds gives no interval",
             "corrected": "not established after correction for several comparisons",
-        }.get(self.verdict, "no difference established")
+        }.get(self.verdict, "no difference established" + " by two pairs of seeds" * (self.pairs == 2))
         between = f"between {self.against} and {self.subject}"
         return f"{name} differs by {self.amount} {between}: {why}{more}"
 

@@ -97,6 +97,7 @@ CONFIG: dict[str, Label] = {
     "data.augmentations": Label(
         "versions of each puzzle (1 + copies)", one="version of each puzzle", log=True, symbol="V", offset=1
     ),
+    "training.flops": Label("training compute", "FLOPs", log=True, symbol="C"),
     "training.batch_size": Label("batch size", "puzzles", log=True, symbol="B"),
     "training.steps": Label("training steps", "steps", one="training step", log=True, symbol="S"),
     "training.lr": Label("learning rate", log=True, symbol="\u03b7"),

@@ -177,6 +177,12 @@ def _critical(group: Group, spec: Mapping[str, Any], where: str) -> Claim:
     return Claim("critical_batch", "", "", form["parameters"]["B*"], bounds.get("B*"), "none", **fields)
 
 
+def followed(group: Group) -> bool:
+    """Whether the best x of enough values of the second variable lie inside the grid, and are established."""
+    law = group.get("law")
+    return bool(law and law["enough_points"] and law["intervals"] and not group["doubts"])
+
+
 def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
     """How the best x depends on the second variable; for budgets also the steps that it leaves."""
     x, second = spec["x"], thing(spec["second"])
@@ -185,9 +191,10 @@ def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
     inside, law = [item for item in group["optima"] if not item["edge"]], group["law"]
     edges = [compact(item["second"]) for item in group["optima"] if item["edge"]]
     ends = f" At {second} {listed(edges)} the best value lies at the edge of the grid." if edges else ""
-    if not law or not law["enough_points"] or not law["intervals"]:
+    if not followed(group):
         few = f"{len(inside)} of {len(group['optima'])} optima lie inside the grid, too few for a power law"
-        return [Claim(x, second, "", math.nan, None, "none", "optimum", more=few, notes=ends)]
+        why = listed(group["doubts"]) if law and law["enough_points"] and group["doubts"] else few
+        return [Claim(x, second, "", math.nan, None, "none", "optimum", more=why, notes=ends)]
     value, bounds = law["parameters"]["a"], tuple(law["intervals"]["a"])
     verdict: Verdict = "higher" if bounds[0] > 0 else "lower" if bounds[1] < 0 else "open"
     more = ""

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import isoflop
 from tests.analysis.conftest import figure
 from tests.analysis.synthetic import experiment
 from trm.analysis.claims import told
@@ -17,6 +18,8 @@ from trm.analysis.laws import of_fit
 from trm.analysis.specs import TableSpec
 from trm.analysis.tables import Table, collect
 from trm.study.schema import RunConfig
+
+SPEC = {"form": "isoflop", "x": "model.d_model", "second": "train_flops", "y": "cross_entropy"}
 
 
 def spent(root: Path, exponent: float) -> Table:
@@ -59,3 +62,16 @@ def test_a_best_width_at_the_edge_of_the_grid_only_bounds_it(tmp_path: Path) -> 
     group = fit["groups"][0]
     assert any(item["edge"] for item in group["optima"])
     assert "too few for a power law" in told(of_fit(fit))
+
+
+@pytest.mark.parametrize(("curvature", "exponent", "claimed"), [("measured", 0.5, True), ("0.4", 0.0, False)])
+def test_a_law_is_claimed_of_simulated_studies_where_there_is_one(
+    curvature: str, exponent: float, claimed: bool
+) -> None:
+    """Widths that grow with the budget feign a law where the best width is the same at every budget."""
+    bends, width = next(truth[1::2] for truth in isoflop.TRUTHS if truth[::2] == (curvature, exponent))
+    laws = 0
+    for index in range(10):
+        claim = of_fit({"spec": SPEC, "groups": [isoflop.studied(bends, exponent, width, index)]})[0]
+        laws += bool(claim.sign)
+    assert laws >= 7 if claimed else laws <= 1

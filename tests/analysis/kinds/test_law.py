@@ -71,7 +71,7 @@ def test_floors_are_claimed_only_where_their_interval_stays_clear_of_zero() -> N
 
 
 def test_constants_targets_and_held_out_points_are_put_in_words() -> None:
-    assert "no trend of error is established" in group_sentence(law(0, [0, 0], "constant"), "parameters")
+    assert "No trend of error is established" in group_sentence(law(0, [0, 0], "constant"), "parameters")
     assert "is claimed: too few" in group_sentence({"error": "too few"}, "parameters")
     reached = law(0.5, [0.4, 0.6], target={"accuracy": 0.85, "x": 2500.0, "interval": [2000.0, None]})
     assert "85 % accuracy needs 2.5k [2k, ∞] puzzles" in group_sentence(reached, "data.train_puzzles")

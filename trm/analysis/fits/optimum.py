@@ -3,13 +3,18 @@
 Two forms. `optimum` (learning rate against batch size): the vertex of a parabola in logs through the lowest mean and
 its two neighbours, as a rate too high diverges and makes the whole curve lopsided. `isoflop` (width at equal compute):
 approach 2 of Hoffmann et al. 2022 (arXiv 2203.15556), a parabola through all widths of a budget, and the steps that
-the best width leaves. Runs are resampled, and every draw finds its own vertices. An optimum at the edge of the grid,
-or of a parabola without an established minimum, is only a bound: it is marked and left out of the power law.
+the best width leaves. Runs are resampled, and every draw finds its own vertices. An optimum at the edge of the grid is
+only a bound: it is marked and left out of the power law.
+
+Grids that move with the budget pull flat parabolas' vertices along, and so feign a law. Therefore `isoflop` fits a
+second time with one curvature for all budgets, which needs no vertex inside a grid but errs where curvatures differ: a
+law is claimed where this fit establishes a minimum, and its intervals cover those of both (benchmarks/isoflop.py).
 """
 
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from trm.analysis.fits.bootstrap import resample
 from trm.analysis.fits.compare import percentiles
@@ -32,15 +37,19 @@ def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
     rows = table.select(spec.where, [spec.x, str(spec.second)], plain=True)
     if not len(rows):
         raise UserError(f"no row of {table.experiment} matches {spec.where}: nothing to fit")
+    return best_of(rows, spec)
+
+
+def best_of(rows: pd.DataFrame, spec: FitSpec) -> dict[str, Any]:
+    """`optimum` of a table's rows."""
     data = observations(rows, spec)
     steps = dict(zip(rows["run"], rows["training.steps"].astype(float)))
     group: dict[str, Any] = {"hue": None, "runs": len(set(data.runs)), "points": data.points}
     group |= {"exclusions": data.exclusions, "notes": list(data.notes)}
+    level = budgets(data.x[1]) if data.points else np.empty(0)
     samples = data.log_y[None]  # the measurements come first, then the bootstrap data sets
     if data.points and seed_spread(data.log_y, data.group):
-        draws = resample(data.log_y, data.group, spec.bootstrap, spec.seed, level=spec.level)
-        samples = np.concatenate([samples, draws])
-    level = budgets(data.x[1]) if data.points else np.empty(0)
+        samples = np.concatenate([samples, _resampled(data, level, spec)])
     found = []
     for value in np.unique(level):
         if len(np.unique(data.x[0, level == value])) >= LEAST[spec.form]:
@@ -48,30 +57,85 @@ def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
     if len(found) < 2 and (not found or spec.form == "optimum"):
         return {**group, "error": f"too few values of {spec.x} to find the best one"}
     inside = [item for item in found if not item["edge"]]
-    group |= {"interval": spec.level if len(samples) > 1 else None, "law": None}
+    group |= {"interval": spec.level if len(samples) > 1 else None, "law": None, "doubts": []}
     if len(inside) > 1:
-        group["law"] = _power(inside, spec.level)
+        powers = [_through_vertices(inside)]
+        if spec.form == "isoflop":
+            bend, shared = _equally_curved(found, inside)
+            powers.append(shared)
+            if _lower(bend, spec.level) <= 0:
+                group["doubts"].append("no minimum is established over all budgets together")
+        group["law"] = _law(powers, len(inside), spec.level)
     else:
         group["notes"].append("fewer than two optima inside the grid: no power law of the optimum")
     group["optima"] = [{key: value for key, value in item.items() if key != "draws"} for item in found]
     return group
 
 
-def _power(inside: list[dict[str, Any]], level: float) -> dict[str, Any]:
-    """The power laws of the best x and of the steps that it leaves, as fit.json holds them."""
+def _resampled(data: Data, level: Array, spec: FitSpec) -> Array:
+    """Bootstrap data sets [B, N]. Budgets differ in their noise, so residuals stay in their budget."""
+    if spec.form == "optimum":
+        return resample(data.log_y, data.group, spec.bootstrap, spec.seed, level=spec.level)
+    draws = np.empty((spec.bootstrap, len(data.log_y)))
+    for index, value in enumerate(np.unique(level)):
+        rows = level == value
+        own = data.log_y[rows], data.group[rows], spec.bootstrap, spec.seed + index
+        draws[:, rows] = resample(*own, level=spec.level)
+    return draws
+
+
+def _through_vertices(inside: list[dict[str, Any]]) -> dict[str, Array]:
+    """Exponents [B] of the best x and of the steps that it leaves, through the vertices; A: x where `second` is 1."""
     places = np.log([item["second"] for item in inside])
     slopes, offsets = np.polyfit(places, np.log([item["draws"]["x"] for item in inside]), 1)
     steps, _ = np.polyfit(places, np.log([item["draws"]["steps"] for item in inside]), 1)
-    powers = {"a": slopes, "A": np.exp(offsets), "steps": steps}
-    drawn = {
-        key: percentiles(values[1:], level).tolist() for key, values in powers.items() if len(values) > 1
-    }
-    values = {key: float(values[0]) for key, values in powers.items()}
+    return {"a": slopes, "A": np.exp(offsets), "steps": steps}
+
+
+def _equally_curved(
+    found: list[dict[str, Any]], inside: list[dict[str, Any]]
+) -> tuple[Array, dict[str, Array]]:
+    """The curvature [B] of log y = level + bend (log x - a log second - offset)^2 with a level for each budget, and the
+    same exponents as `_through_vertices`. A draw without a minimum has none."""
+    place = {id(item): float(np.log(item["second"])) for item in found}
+    rows = []
+    for index, item in enumerate(found):
+        log_x, level = item["draws"]["log_x"], np.eye(len(found))[index]
+        rows += [[*level, x**2, x, x * place[id(item)]] for x in log_x]
+    means = np.concatenate([item["draws"]["means"] for item in found])
+    *_, bend, slope, tilt = np.linalg.lstsq(np.array(rows), means, rcond=None)[0]
+    least = np.where(bend > 0, bend, np.nan)
+    places = [place[id(item)] for item in inside]
+    lengths = []
+    for item, at in zip(inside, places):
+        vertex = -(slope + tilt * at) / (2 * least)
+        lengths.append(np.polyval(np.polyfit(item["draws"]["log_x"], item["draws"]["lengths"], 2), vertex))
+    centred = np.array(places) - np.mean(places)
+    return bend, {"a": -tilt / (2 * least), "steps": centred @ np.array(lengths) / (centred @ centred)}
+
+
+def _lower(draws: Array, level: float) -> float:
+    """Lower end of the interval of draws [1 + B], whose first is the estimate."""
+    return float(percentiles(draws[1:], level)[0] if len(draws) > 1 else draws[0])
+
+
+def _law(powers: list[dict[str, Array]], points: int, level: float) -> dict[str, Any]:
+    """The power laws of the best x and of the steps that it leaves, as fit.json holds them: the first of `powers`, with
+    intervals that cover those of all."""
+    values = {key: float(draws[0]) for key, draws in powers[0].items()}
+    drawn: dict[str, list[float]] = {}
+    for power in powers:
+        for key, draws in power.items():
+            usable = draws[1:][np.isfinite(draws[1:])]
+            if len(usable):
+                low, high = percentiles(usable, level)
+                known = drawn.get(key, [low, high])
+                drawn[key] = [float(min(low, known[0])), float(max(high, known[1]))]
     return {
         "parameters": values,
         "intervals": drawn or None,
-        "points": len(inside),
-        "enough_points": len(inside) > 3,
+        "points": points,
+        "enough_points": points > 3,
     }
 
 
@@ -94,6 +158,7 @@ def _best(
     lengths = np.log([steps[data.runs[int(np.flatnonzero(mask)[0])]] for mask in here])
     vertex, edge, shape = (_nearby if spec.form == "optimum" else _through_all)(log_x, means, spec.level)
     best = {"x": np.exp(vertex), "steps": np.exp(np.interp(vertex, log_x, lengths))}
+    curve = {"log_x": log_x, "means": means, "lengths": lengths}
     return {
         "second": float(np.exp(np.log(data.x[1, rows]).mean())),
         "x": float(best["x"][0]),
@@ -104,7 +169,7 @@ def _best(
         "steps": float(best["steps"][0]),
         "edge": edge,
         "range": [float(places[0]), float(places[-1])],
-        "draws": best,
+        "draws": best | curve,
         **shape,
     }
 
@@ -131,11 +196,10 @@ def _through_all(log_x: Array, means: Array, level: float) -> tuple[Array, bool,
     vertex = np.clip(np.where(np.isnan(vertex), ends, vertex), log_x[0], log_x[-1])
     value = np.exp(bend * vertex**2 + slope * vertex + level_at_0)
     doubling = np.expm1(bend * np.log(2) ** 2)
-    low = percentiles(bend[1:], level)[0] if len(bend) > 1 else bend[0]
     bounds = percentiles(doubling[1:], level).tolist() if len(bend) > 1 else None
     shape = {
         "value": float(value[0]),
         "doubling": {"value": float(doubling[0]), "interval": bounds},
         "parabola": [float(part[0]) for part in (bend, slope, level_at_0)],
     }
-    return vertex, bool(vertex[0] in (log_x[0], log_x[-1]) or low <= 0), shape
+    return vertex, bool(vertex[0] in (log_x[0], log_x[-1])), shape

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import label
-from trm.analysis.laws import of_fit
+from trm.analysis.laws import followed, of_fit
 from trm.analysis.lazy import Axes, Table, common, np, stats
 from trm.analysis.specs import Figure, FitSpec, Metric
 from trm.analysis.words import compact, sentence, thing
@@ -29,12 +29,6 @@ class Spec(Figure):
             experiments=(experiment,), form="isoflop", x=X, second=BUDGET, y=self.y, where=self.where
         )
         return (fit,)
-
-
-def followed(group: Mapping[str, Any]) -> bool:
-    """Whether enough budgets have an optimum inside their widths, with an interval."""
-    law = group.get("law")
-    return bool(law and law["enough_points"] and law["intervals"])
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -68,9 +62,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title=f"Where compute is best spent: {thing(X)} or steps",
         caption=(
             "Left: seeds and their mean; a parabola in log width for each budget, its vertex a diamond (hollow: at the "
-            "edge of the grid, or no minimum is established). Middle and right: the best width and the steps that it "
-            "leaves, with 95 % intervals; every draw resamples the runs and finds its own optima. Lines: power laws "
-            "through the filled marks. "
+            "edge of the grid). Middle and right: the best width and the steps that it leaves, with 95 % intervals; "
+            "every draw resamples the runs and finds its own optima. Lines: power laws through the filled marks; their "
+            "intervals also cover a fit with one curvature for all budgets. "
         ),
         claims=of_fit(fit),
         numbers={"isoflop": group},
