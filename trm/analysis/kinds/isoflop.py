@@ -55,7 +55,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     common.heading(axes[0], sentence(f"{thing(spec.y)} at equal compute"))
     _growth(axes[1], group, "x")
     _growth(axes[2], group, "steps")
-    common.hue_legend(figure, BUDGET, {compact(value): colour for value, colour in shades.items()}, columns=5)
+    common.hue_legend(figure, BUDGET, {compact(value): colour for value, colour in shades.items()}, columns=6)
     return common.Drawing(
         figure,
         rows,
