@@ -180,7 +180,7 @@ def _critical(group: Group, spec: Mapping[str, Any], where: str) -> Claim:
 def followed(group: Group) -> bool:
     """Whether the best x of enough values of the second variable lie inside the grid, and are established."""
     law = group.get("law")
-    return bool(law and law["enough_points"] and law["intervals"] and not group["doubts"])
+    return bool(law and law["enough_points"] and law["intervals"] and not law["doubts"])
 
 
 def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
@@ -193,7 +193,7 @@ def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
     ends = f" At {second} {listed(edges)} the best value lies at the edge of the grid." if edges else ""
     if not followed(group):
         few = f"{len(inside)} of {len(group['optima'])} optima lie inside the grid, too few for a power law"
-        why = listed(group["doubts"]) if law and law["enough_points"] and group["doubts"] else few
+        why = listed(law["doubts"]) if law and law["enough_points"] and law["doubts"] else few
         return [Claim(x, second, "", math.nan, None, "none", "optimum", more=why, notes=ends)]
     value, bounds = law["parameters"]["a"], tuple(law["intervals"]["a"])
     verdict: Verdict = "higher" if bounds[0] > 0 else "lower" if bounds[1] < 0 else "open"

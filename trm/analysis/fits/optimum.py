@@ -57,15 +57,15 @@ def best_of(rows: pd.DataFrame, spec: FitSpec) -> dict[str, Any]:
     if len(found) < 2 and (not found or spec.form == "optimum"):
         return {**group, "error": f"too few values of {spec.x} to find the best one"}
     inside = [item for item in found if not item["edge"]]
-    group |= {"interval": spec.level if len(samples) > 1 else None, "law": None, "doubts": []}
+    group |= {"interval": spec.level if len(samples) > 1 else None, "law": None}
     if len(inside) > 1:
-        powers = [_through_vertices(inside)]
+        powers, doubts = [_through_vertices(inside)], []
         if spec.form == "isoflop":
             bend, shared = _equally_curved(found, inside)
             powers.append(shared)
             if _lower(bend, spec.level) <= 0:
-                group["doubts"].append("no minimum is established over all budgets together")
-        group["law"] = _law(powers, len(inside), spec.level)
+                doubts.append("no minimum is established over all budgets together")
+        group["law"] = _law(powers, len(inside), spec.level) | {"doubts": doubts}
     else:
         group["notes"].append("fewer than two optima inside the grid: no power law of the optimum")
     group["optima"] = [{key: value for key, value in item.items() if key != "draws"} for item in found]
