@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numba
 
-from trm.io import first_writable
+from trm.io import build_folders, first_writable
 
 
 def sources_digest(*folders: Path) -> str:
@@ -26,8 +25,7 @@ def sources_digest(*folders: Path) -> str:
 
 def cache_folder(*sources: Path) -> Path | None:
     """A writable folder for the compiled code of `sources`; its name changes with the source files."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    places = [sources[0] / "__pycache__", home / "trm", Path(tempfile.gettempdir()) / f"trm-{os.getuid()}"]
+    places = build_folders(sources[0])
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         places.insert(0, Path(chosen))
     name = f"numba-{sources_digest(*sources)}"

@@ -92,6 +92,16 @@ def files_below(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in paths)
 
 
+def user_cache() -> Path:
+    """$XDG_CACHE_HOME, else ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def build_folders(source: Path) -> list[Path]:
+    """Where files built from `source` may be kept, in order of preference: beside it, or in a folder of the user."""
+    return [source / "__pycache__", user_cache() / "trm", Path(tempfile.gettempdir()) / f"trm-{os.getuid()}"]
+
+
 def first_writable(folders: list[Path]) -> Path | None:
     """The first folder that exists or can be created, and is writable."""
     for folder in folders:

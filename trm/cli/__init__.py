@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from trm.errors import UserError
+from trm.io import user_cache
 from trm.storage.base import scheme_of
 
 COMMANDS = {
@@ -43,7 +44,7 @@ def use_writable_cache() -> None:
     """Where the user's cache folder cannot be written (no home, a read-only one), caches of this process and of those
     that it starts are kept in .snakemake/cache."""
     try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = user_cache()
         folder.mkdir(parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK)
     except (OSError, RuntimeError):

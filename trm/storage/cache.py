@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 
 from trm.errors import UserError
-from trm.io import exclusive, read_json, sha256_file, write_json
+from trm.io import exclusive, read_json, sha256_file, user_cache, write_json
 from trm.storage import ObjectInfo, ObjectMissing, Store, is_remote, local_path, open_store
 
 log = logging.getLogger("trm")
@@ -26,7 +26,7 @@ def default_folder() -> Path:
     """$TRM_CACHE, else $XDG_CACHE_HOME/trm, else ~/.cache/trm."""
     if chosen := os.environ.get("TRM_CACHE"):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trm"
+    return user_cache() / "trm"
 
 
 def fetch(uri: str, what: str = "data set") -> Path:

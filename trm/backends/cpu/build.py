@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from trm.errors import UserError
-from trm.io import first_writable
+from trm.io import build_folders, first_writable
 from trm.provenance import processor
 
 SOURCE = Path(__file__).with_name("source")
@@ -70,8 +70,7 @@ def _wanted() -> str:
 
 def folders() -> list[Path]:
     """Where files of this machine are looked for and kept; the first one that is writable gets new ones."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return [SOURCE / "__pycache__", home / "trm", Path(tempfile.gettempdir()) / f"trm-{os.getuid()}"]
+    return build_folders(SOURCE)
 
 
 @cache

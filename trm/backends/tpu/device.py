@@ -28,6 +28,7 @@ from trm.backends.tpu.metrics import TpuMetrics, Use
 from trm.backends.tpu.recursion import marked
 from trm.backends.workers import Workers, world_from_environment
 from trm.errors import UserError
+from trm.io import user_cache
 from trm.study.slices import hbm_gib
 
 if TYPE_CHECKING:
@@ -302,7 +303,6 @@ class XlaBackend(Backend):
     def _use_cache(self) -> None:
         """Cache compiled programs on disk, except on XLA's CPU devices, which cannot load them."""
         if self.on_tpu:
-            default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trm" / "xla"
-            folder = Path(os.environ.get(CACHE_VARIABLE) or default)
+            folder = Path(os.environ.get(CACHE_VARIABLE) or user_cache() / "trm" / "xla")
             folder.mkdir(parents=True, exist_ok=True)
             self._runtime.initialize_cache(str(folder))
