@@ -23,6 +23,10 @@ from trm.io import positive_number
 
 ABSENT = ""
 """The generation of a name that does not exist."""
+ATTEMPTS = 3
+"""Transfers to or from a bucket that are started before one counts as failed."""
+TRANSIENT_CODES = (408, 429, 500, 502, 503, 504)
+"""HTTP answers after which a request is retried."""
 
 
 class StorageError(UserError):
@@ -187,6 +191,9 @@ class Store(ABC):
         """The full address of a name, for messages."""
         return f"{self.uri}/{name}" if name else self.uri
 
+    def _conflict(self, name: str) -> Conflict:
+        return Conflict(f"{self.url(name)} was changed by another writer: only one may write it at a time.")
+
 
 def check_name(name: str) -> str:
     """The name itself. Raises StorageError unless it is relative and stays below the store."""
@@ -214,6 +221,27 @@ class BucketStore(Store):
 
     def _relative(self, key: str) -> str:
         return key.removeprefix(f"{self.prefix}/") if self.prefix else key
+
+    # errors that all buckets have in common
+
+    def _missing(self, name: str) -> ObjectMissing:
+        return ObjectMissing(f"{self.url(name)} does not exist: check the address.")
+
+    def _damaged(self, name: str) -> Damaged:
+        return Damaged(
+            f"{self.url(name)} does not match its checksum after {ATTEMPTS} attempts: write it again."
+        )
+
+    def _unreachable(self, action: str, name: str, reason: str) -> Unreachable:
+        return Unreachable(
+            f"Could not {action} {self.url(name)} for {self.patience.minutes:g} minutes ({reason}): check the "
+            "network and start again."
+        )
+
+    def _failed(self, action: str, name: str, reason: str) -> StorageError:
+        return StorageError(
+            f"Could not {action} {self.url(name)} ({reason}): check the address and the bucket."
+        )
 
 
 def is_remote(place: str | os.PathLike[str]) -> bool:

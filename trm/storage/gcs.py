@@ -27,16 +27,15 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
 from trm.storage.base import (
     ABSENT,
+    ATTEMPTS,
+    TRANSIENT_CODES,
     AccessDenied,
     BucketMissing,
     BucketStore,
-    Conflict,
-    Damaged,
     ObjectInfo,
     ObjectMissing,
     Patience,
     StorageError,
-    Unreachable,
 )
 
 # Otherwise a thread of the client requests the bucket's metadata to label traces; jobs may lack that permission.
@@ -46,9 +45,6 @@ Result = TypeVar("Result")
 FIELDS = "items(name,size,generation,updated,crc32c),nextPageToken"
 CHUNK = 32 << 20
 """Bytes of one request of a resumable upload, a multiple of 256 KiB."""
-ATTEMPTS = 3
-"""Uploads and downloads that are started before one counts as failed."""
-TRANSIENT_CODES = (408, 429, 500, 502, 503, 504)
 LOST_SESSION_CODES = (400, 404, 410)
 """Answers for an expired resumable session: 410 is documented, 404 and 400 occur too."""
 
@@ -265,21 +261,18 @@ class GcsStore(BucketStore):
                 f"on the bucket {self.bucket}."
             )
         if isinstance(cause, api.PreconditionFailed):
-            return Conflict(f"{where} was changed by another writer: only one may write it at a time.")
+            return self._conflict(name)
         if isinstance(cause, api.NotFound):
             if self._bucket_missing(cause):
                 return BucketMissing(
                     f"The bucket gs://{self.bucket} does not exist: create it with "
                     f"`gcloud storage buckets create gs://{self.bucket}` or correct its name."
                 )
-            return ObjectMissing(f"{where} does not exist: check the address.")
+            return self._missing(name)
         if isinstance(cause, DataCorruption):
-            return Damaged(f"{where} does not match its checksum after {ATTEMPTS} attempts: write it again.")
+            return self._damaged(name)
         if is_transient(cause):
-            return Unreachable(
-                f"Could not {action} {where} for {self.patience.minutes:g} minutes ({reason}): "
-                "check the network and start again."
-            )
+            return self._unreachable(action, name, reason)
         if isinstance(cause, (api.GoogleAPICallError, requests.RequestException, auth.GoogleAuthError)):
-            return StorageError(f"Could not {action} {where} ({reason}): check the address and the bucket.")
+            return self._failed(action, name, reason)
         return error if isinstance(error, Exception) else StorageError(str(error))

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from trm.io import exclusive, files_below, sync_folder
-from trm.storage.base import ABSENT, Conflict, ObjectInfo, ObjectMissing, StorageError, Store, check_name
+from trm.storage.base import ABSENT, ObjectInfo, ObjectMissing, StorageError, Store, check_name
 
 PRIVATE = ".store"
 """Folder of unfinished files and the lock, never listed."""
@@ -90,9 +90,7 @@ class LocalStore(Store):
         info = self.stat(name)
         generation = info.generation if info else ABSENT
         if wanted is not None and generation != wanted:
-            raise Conflict(
-                f"{self.url(name)} was changed by another writer: only one may write it at a time."
-            )
+            raise self._conflict(name)
         return generation
 
     def _locked(self) -> contextlib.AbstractContextManager[None]:

@@ -24,25 +24,21 @@ from botocore.config import Config
 
 from trm.storage.base import (
     ABSENT,
+    ATTEMPTS,
+    TRANSIENT_CODES,
     AccessDenied,
     BucketMissing,
     BucketStore,
     Conflict,
-    Damaged,
     ObjectInfo,
     ObjectMissing,
     Patience,
-    StorageError,
-    Unreachable,
 )
 
 CHUNK = 32 << 20
 """Bytes of one part of an upload in several parts."""
-ATTEMPTS = 3
-"""Transfers that are started before one counts as failed."""
 MEAN_WAIT_SECONDS = 10.0
 """Between two attempts of botocore: uniform below its limit of 20 s."""
-TRANSIENT_CODES = (408, 429, 500, 502, 503, 504)
 MISSING, CONFLICT = ("404", "NoSuchKey"), ("409", "412", "ConditionalRequestConflict", "PreconditionFailed")
 BROKEN = (
     aws.HTTPClientError,
@@ -191,22 +187,19 @@ class S3Store(BucketStore):
                 f"and s3:DeleteObject on the bucket {self.bucket}."
             )
         if code in CONFLICT:
-            return Conflict(f"{where} was changed by another writer: only one may write it at a time.")
+            return self._conflict(name)
         if code == "NoSuchBucket" or (code in MISSING and self._bucket_missing()):
             return BucketMissing(
                 f"The bucket s3://{self.bucket} does not exist: create it with `aws s3 mb s3://{self.bucket}` or "
                 "correct its name."
             )
         if code in MISSING:
-            return ObjectMissing(f"{where} does not exist: check the address.")
+            return self._missing(name)
         if isinstance(error, aws.FlexibleChecksumError):
-            return Damaged(f"{where} does not match its checksum after {ATTEMPTS} attempts: write it again.")
+            return self._damaged(name)
         if isinstance(error, BROKEN) or _status(error) in TRANSIENT_CODES:
-            return Unreachable(
-                f"Could not {action} {where} for {self.patience.minutes:g} minutes ({reason}): check the network and "
-                "start again."
-            )
-        return StorageError(f"Could not {action} {where} ({reason}): check the address and the bucket.")
+            return self._unreachable(action, name, reason)
+        return self._failed(action, name, reason)
 
 
 def _code(error: BaseException) -> str:
