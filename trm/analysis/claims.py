@@ -173,6 +173,11 @@ class Claim:
         return f"{self.subject} {thing(self.metric)} {self.amount}; {self.against}{inside}{self.more}"
 
 
+def verdict_on(interval: tuple[float, float], value: float = 0.0) -> Verdict:
+    """Whether the whole interval lies above or below a value."""
+    return "higher" if interval[0] > value else "lower" if interval[1] < value else "open"
+
+
 # making claims -------------------------------------------------------------------------------------------------------
 
 

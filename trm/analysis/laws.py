@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trm.analysis.claims import Bounds, Claim, Verdict, span
+from trm.analysis.claims import Bounds, Claim, Verdict, span, verdict_on
 from trm.analysis.labels import label
 from trm.analysis.words import compact, estimate, goal, listed, measured, number, place, thing
 
@@ -99,7 +99,7 @@ def _change(group: Group, claim: Claim) -> Claim:
     if spread and len(means["x"]) == 1:
         half = 2.2 * spread * (1 / means["seeds"][0] + 1 / means["seeds"][-1]) ** 0.5
         bounds = (value - half, value + half)
-        verdict = "lower" if bounds[1] < 0 else "higher" if bounds[0] > 0 else "open"
+        verdict = verdict_on(bounds)
     fields = vars(claim) | {"value": value, "interval": bounds, "verdict": verdict, "ends": (first, last)}
     return Claim(**fields | {"more": listed(group["doubts"])})
 
@@ -196,8 +196,7 @@ def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
         why = listed(law["doubts"]) if law and law["enough_points"] and law["doubts"] else few
         return [Claim(x, second, "", math.nan, None, "none", "optimum", more=why, notes=ends)]
     value, bounds = law["parameters"]["a"], tuple(law["intervals"]["a"])
-    verdict: Verdict = "higher" if bounds[0] > 0 else "lower" if bounds[1] < 0 else "open"
-    more = ""
+    verdict, more = verdict_on(bounds), ""
     if spec["form"] == "isoflop":
         parts = []
         for key, name in (("a", thing(x)), ("steps", "training steps")):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from trm.analysis.claims import Claim, Verdict
+from trm.analysis.claims import Claim, verdict_on
 from trm.analysis.kinds import law
 from trm.analysis.labels import FORM_NAMES, label
 from trm.analysis.laws import Group, chosen, one
@@ -53,9 +53,7 @@ def extrapolated(group: Group, spec: Spec) -> Claim:
     at, forms = chosen(group)["at"], [FORM_NAMES[name] for name in group.get("spanned", ())]
     what = f"{listed(forms)} together predict" if len(forms) > 1 else "the law predicts"
     bounds = (at["interval"][0], at["interval"][1]) if at["interval"] else None
-    verdict: Verdict = "single"
-    if bounds:
-        verdict = "higher" if goal.y < bounds[0] else "lower" if goal.y > bounds[1] else "open"
+    verdict = verdict_on(bounds, goal.y) if bounds else "single"
     doubt = f"; the points do not support the law: {listed(group['doubts'])}" if group["doubts"] else ""
     notes = (
         " The interval holds the seed spread and the forms that fit: another recipe or task would move it."

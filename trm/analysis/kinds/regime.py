@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from trm.analysis.claims import Claim, Verdict
+from trm.analysis.claims import Claim, verdict_on
 from trm.analysis.kinds import law
 from trm.analysis.labels import Label, label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
@@ -51,11 +51,7 @@ def claims(group: Mapping[str, Any]) -> list[Claim]:
             f"FLOPs ({compact(reach)} times beyond the fit), {forms} together predict ({level} interval)"
         )
         bounds = (item["interval"][0], item["interval"][1])
-        verdict: Verdict = "single"
-        if item["error"] is not None:
-            verdict = (
-                "higher" if item["error"] < bounds[0] else "lower" if item["error"] > bounds[1] else "open"
-            )
+        verdict = "single" if item["error"] is None else verdict_on(bounds, item["error"])
         seeds = f", {count(item['seeds'], 'seed')}" if item["seeds"] else ""
         known = "not measured" if item["error"] is None else measured("error", item["error"])
         against = f"{item['label']}: {known}{seeds}"
