@@ -170,9 +170,9 @@ def settle(figure: Canvas, height: float) -> None:
     figure.set_layout_engine(ConstrainedLayoutEngine(rect=(0.004, share, 0.992, 1.0 - share - 0.01)))
 
 
-def panels(number: int, height: float, *, wide: int = 3, **options: Any) -> tuple[Canvas, np.ndarray]:
-    """`number` panels, at most `wide` in a row; returns the figure and the axes in use [number]."""
-    columns = 2 if number == 4 else min(wide, number)
+def panels(number: int, height: float, **options: Any) -> tuple[Canvas, np.ndarray]:
+    """`number` panels, at most three in a row; returns the figure and the axes in use [number]."""
+    columns = 2 if number == 4 else min(3, number)
     rows = -(-number // columns)
     width = ONE if columns == 1 else TWO if columns == 2 else 2.75 * columns
     figure, axes = canvas(width, height * rows, rows, columns, **options)
@@ -339,7 +339,6 @@ def seed_marks(
     sideways: bool = False,
     summary: Mean | None = None,
     hollow: bool = False,
-    strength: float = 1.0,
 ) -> None:
     """Draw seeds faint and their mean strong with its interval.
 
@@ -347,7 +346,6 @@ def seed_marks(
         at: place on the x axis; `sideways`: on the y axis.
         seeds_at: place of the seeds, if not that of the mean.
         summary: the mean; without one, that of the values with Student's interval.
-        strength: opacity.
     """
     values = np.asarray(values, float)
     values = values[np.isfinite(values)]
@@ -360,11 +358,11 @@ def seed_marks(
 
     beside = at if seeds_at is None else seeds_at
     if len(values) > 1:
-        line([beside] * len(values), values, marker, alpha=0.4 * strength, markersize=2.6, mew=0, zorder=3)
+        line([beside] * len(values), values, marker, alpha=0.4, markersize=2.6, mew=0, zorder=3)
     if summary.bounds:
-        line([at, at], summary.bounds, linewidth=1.1, alpha=strength, zorder=4)
+        line([at, at], summary.bounds, linewidth=1.1, zorder=4)
     face = "white" if hollow else colour
-    line(at, summary.value, marker, markersize=4.2, markerfacecolor=face, alpha=strength, zorder=5)
+    line(at, summary.value, marker, markersize=4.2, markerfacecolor=face, zorder=5)
 
 
 def binomial_bar(axes: Axes, x: float, share: float, puzzles: float) -> tuple[float, float]:
