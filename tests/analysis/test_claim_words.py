@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from trm.analysis.claims import Claim, answer, claimed, compared, level, strength, told
+from trm.analysis.claims import Claim, answer, claimed, compared, level, sentences, strength
 from trm.analysis.stats import Mean
 
 
@@ -39,14 +39,14 @@ def test_several_differences_are_told_together() -> None:
         difference("open", 0.01, subject="C"),
         difference("lower", -0.1, subject="D"),
     ]
-    assert told(found) == (
+    assert sentences(found) == (
         "Exact accuracy with A is 80.0 %; it is higher with B (5.0 [2.0, 8.0] points); it is lower with D (10.0 [7.0, "
         "13.0] points); no difference is established for C (+1.0 [−2.0, 4.0] points)."
     )
     many = [difference("lower", -0.1 - index / 100, subject=str(index)) for index in range(6)]
-    assert "it is lower with 6 of 6 others (10.0 to 15.0 points)" in told(many)
+    assert "it is lower with 6 of 6 others (10.0 to 15.0 points)" in sentences(many)
     apart = [difference("higher", place="batch size 128"), difference("higher", place="batch size 512")]
-    assert told(apart).count("At batch size") == 2
+    assert sentences(apart).count("At batch size") == 2
 
 
 def test_the_answer_is_the_largest_established_difference_and_what_holds_elsewhere() -> None:
@@ -97,7 +97,7 @@ def test_levels_and_what_was_read_back() -> None:
     two = [
         level("mean_steps", name, Mean(value, None, 1), " of 8") for name, value in (("A", 3.0), ("B", 5.0))
     ]
-    assert told(two) == "Mean supervision steps are 3 steps of 8 (A) and 5 steps of 8 (B)."
+    assert sentences(two) == "Mean supervision steps are 3 steps of 8 (A) and 5 steps of 8 (B)."
     assert two[0].text() == "mean supervision steps with A are 3 steps of 8"
     gap = level("train_test_gap", "", Mean(1.8, None, 1))
     assert gap.text() == "the gap between training and unseen puzzles is 1.8 percentage points"

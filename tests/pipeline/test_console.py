@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tests.pipeline.conftest import STUDY, new_project
 from trm.pipeline import console
-from trm.pipeline.console import Study, View, is_calm
+from trm.pipeline.console import Study, View, replaces_output
 from trm.training.history import progress_line
 
 LINE = progress_line(
@@ -154,8 +154,8 @@ def test_without_a_start_the_last_error_is_shown(told, capsys):
 
 @pytest.mark.parametrize("words", [["-n"], ["-p"], ["--verbose"], ["--summary"], ["--quiet=rules"]])
 def test_snakemake_speaks_for_itself_when_asked(words):
-    assert not is_calm(["--profile", "profiles/local", *words])
-    assert is_calm(["--profile", "profiles/local", "batch"])
+    assert not replaces_output(["--profile", "profiles/local", *words])
+    assert replaces_output(["--profile", "profiles/local", "batch"])
 
 
 class Terminal:

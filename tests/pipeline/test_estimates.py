@@ -69,7 +69,7 @@ def test_a_budget_pays_a_shared_run_once_and_passes_over_what_is_too_dear():
     cheap["asks"].append("shared")  # counted at `dear` in the table, but `dear` is not bought
     again = item("again")
     again["asks"] = ["c"]
-    found = plan.buys([dear, cheap, again], 10.0)
+    found = plan.affordable([dear, cheap, again], 10.0)
     assert [row["bought"] for row in found["rows"]] == [False, True, True]
     assert [row["device_hours"] for row in found["rows"]] == [12.0, 7.0, 0.0]
     assert found["left"] == 3.0

@@ -1,7 +1,7 @@
 """A finding as data, and the one place that puts it into words.
 
 A kind of figure, a fit and a check of a hypothesis all give `Claim`s; sentences, answers, verdicts, the abstract and
-the notebook are written from them by `told` (all of them), `answer` (the one that counts) and `Claim.text` (one).
+the notebook are written from them by `sentences` (all of them), `answer` (the one that counts) and `Claim.text` (one).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from trm.analysis.words import changed, compact, count, estimate, listed, measured, sentence, thing
+from trm.analysis.words import changed, compact, count, estimate, listed, measured, noun, sentence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,7 +108,7 @@ class Claim:
         return words()
 
     def _difference(self) -> str:
-        name, more = thing(self.metric), f", {self.more}" if self.more else ""
+        name, more = noun(self.metric), f", {self.more}" if self.more else ""
         if self.verdict == "none":
             return f"{name} with {self.subject} and with {self.against} share no seed: not compared"
         if self.sign and self.ends:
@@ -136,7 +136,7 @@ class Claim:
         return differs + ("" if self.sign else ": not established")
 
     def _level(self) -> str:
-        name = thing(self.metric)
+        name = noun(self.metric)
         if self.value != self.value:
             return f"no {name} is claimed: {self.more}"
         of = f"{name} with {self.subject}" if self.subject else f"the {name}"
@@ -144,11 +144,11 @@ class Claim:
 
     def _power(self) -> str:
         verb = "falls" if self.value < 0 else "rises"
-        law = f"{thing(self.metric)} {verb} as a power law of {self.subject}"
+        law = f"{noun(self.metric)} {verb} as a power law of {self.subject}"
         return f"{law}{self.against and ' ' + self.against} with exponent {self.amount}{self.more}"
 
     def _change(self) -> str:
-        name, why = thing(self.metric), f"; no power law is claimed: {self.more}" if self.more else ""
+        name, why = noun(self.metric), f"; no power law is claimed: {self.more}" if self.more else ""
         if self.ends is None:
             return f"no law of {name} against {self.subject} is claimed: {self.more}"
         if self.verdict == "none":
@@ -160,17 +160,17 @@ class Claim:
 
     def _optimum(self) -> str:
         if self.verdict == "none":
-            return f"how the best {thing(self.metric)} depends on {self.subject} is open: {self.more}"
+            return f"how the best {noun(self.metric)} depends on {self.subject} is open: {self.more}"
         verb = "falls" if self.value < 0 else "rises"
         if not self.sign:
-            best = f"the best {thing(self.metric)}"
+            best = f"the best {noun(self.metric)}"
             return f"no trend of {best} with {self.subject} is established (exponent {self.amount})"
-        law = f"the best {thing(self.metric)} {verb} as a power law of {self.subject} with exponent {self.amount}"
+        law = f"the best {noun(self.metric)} {verb} as a power law of {self.subject} with exponent {self.amount}"
         return law + self.more
 
     def _prediction(self) -> str:
         inside = {"open": ", inside the interval", "single": ""}.get(self.verdict, ", outside the interval")
-        return f"{self.subject} {thing(self.metric)} {self.amount}; {self.against}{inside}{self.more}"
+        return f"{self.subject} {noun(self.metric)} {self.amount}; {self.against}{inside}{self.more}"
 
 
 def verdict_on(interval: tuple[float, float], value: float = 0.0) -> Verdict:
@@ -231,12 +231,12 @@ def level(metric: str, subject: str, mean: Mean, more: str = "", **fields: Any) 
 # words ---------------------------------------------------------------------------------------------------------------
 
 
-def told(found: Iterable[Claim]) -> str:
+def sentences(found: Iterable[Claim]) -> str:
     """All claims in sentences; those of one metric, measure and place are told together."""
     alike = groupby(
         found, lambda c: (c.measure, c.metric, c.place, c.against if c.measure == "difference" else "")
     )
-    return " ".join(_sentences([*group]) for _, group in alike)
+    return " ".join(_group_sentences([*group]) for _, group in alike)
 
 
 def answer(found: Sequence[Claim]) -> str:
@@ -254,7 +254,7 @@ def answer(found: Sequence[Claim]) -> str:
         return _exponents(known)
     alike = [claim for claim in known if (claim.measure, claim.metric) == (first.measure, first.metric)]
     if first.measure == "level" and len({claim.place for claim in alike}) == 1:
-        return told(alike)
+        return sentences(alike)
     return sentence("; ".join(map(_short, alike))) + "."
 
 
@@ -263,7 +263,7 @@ def strength(found: Iterable[Claim]) -> float | None:
     return max((claim.strength for claim in found if claim.counts and claim.sign), default=None)
 
 
-def _sentences(group: list[Claim]) -> str:
+def _group_sentences(group: list[Claim]) -> str:
     if group[0].measure == "difference" and len(group) > 1:
         text = _differences(group)
     elif group[0].measure == "level" and len(group) > 1:
@@ -281,7 +281,7 @@ def _short(claim: Claim) -> str:
 
 def _levels(group: list[Claim]) -> str:
     """A few values, or the smallest and the largest of many."""
-    name, few = thing(group[0].metric), len(group) <= NAMED
+    name, few = noun(group[0].metric), len(group) <= NAMED
     named = (
         group
         if few
@@ -293,8 +293,8 @@ def _levels(group: list[Claim]) -> str:
 
 def _is(name: str) -> str:
     """The verb of a name: its first noun is what counts, as in `gap between puzzles`."""
-    noun = name.split(" of ")[0].split(" between ")[0]
-    return "are" if noun.endswith("s") and not noun.endswith("ss") else "is"
+    first = name.split(" of ")[0].split(" between ")[0]
+    return "are" if first.endswith("s") and not first.endswith("ss") else "is"
 
 
 def _differences(group: list[Claim]) -> str:
@@ -325,7 +325,7 @@ def _differences(group: list[Claim]) -> str:
         if here:
             shown = names(here, lambda claim: claim.amount)
             parts.append(f"{words} {listed([c.subject for c in here]) if verdict == 'none' else shown}")
-    head = f"{thing(first.metric)} with {first.against}"
+    head = f"{noun(first.metric)} with {first.against}"
     base = next((claim.ends[0] for claim in group if claim.ends and claim.ends[0] == claim.ends[0]), None)
     return (
         f"{head} is {measured(first.metric, base)}; {'; '.join(parts)}"
@@ -348,7 +348,7 @@ def _largest(known: list[Claim], crossed: list[Claim]) -> str:
         text += f"; {which} {verb if also or others > 1 else 'is not established to differ'}"
     elif others and top.interval:
         most = max(abs(bound) for claim in known for bound in claim.interval or (0.0,))
-        text = f"{thing(top.metric)} differs from that with {top.against} by no more than "
+        text = f"{noun(top.metric)} differs from that with {top.against} by no more than "
         text += f"{changed(top.metric, most, sign=False)} at any other value: no difference established"
     if crossed:
         differ = sum(bool(claim.sign) for claim in crossed)
@@ -364,12 +364,12 @@ def _exponents(known: list[Claim]) -> str:
     first, places = known[0], len({claim.place for claim in known})
     if not held:
         return sentence(
-            f"{thing(first.metric)} follows no supported law of {first.subject} at any of {places} settings."
+            f"{noun(first.metric)} follows no supported law of {first.subject} at any of {places} settings."
         )
     parts = [
         f"{claim.amount} at {claim.place}" if claim in held else f"no law at {claim.place}" for claim in known
     ]
-    text = f"{thing(first.metric)} follows a power of {first.subject} for {len(held)} of {count(places, 'setting')}: "
+    text = f"{noun(first.metric)} follows a power of {first.subject} for {len(held)} of {count(places, 'setting')}: "
     return sentence(text + ", ".join(parts)) + "."
 
 

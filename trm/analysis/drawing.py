@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 from matplotlib.gridspec import GridSpec
 
-from trm.analysis.claims import answer, strength, told
+from trm.analysis.claims import answer, sentences, strength
 from trm.analysis.kinds.common import GREY, MISSING, ONE, SMALL, Drawing, heading, settle, wrap
 from trm.analysis.specs import Figure
 from trm.analysis.tables import Table
@@ -61,7 +61,7 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
         figure.text(0.992, 0.995, words, fontsize=SMALL, color=MISSING, ha="right", va="top")
     settle(figure, figure.get_figheight())
     drawing.caption = drawing.caption.strip()
-    drawing.sentence = " ".join(filter(None, [told(drawing.claims), drawing.remarks.strip()]))
+    drawing.sentence = " ".join(filter(None, [sentences(drawing.claims), drawing.remarks.strip()]))
     drawing.answer = answer(drawing.claims) or drawing.answer or drawing.sentence
     drawing.strength = strength(drawing.claims)
     return drawing

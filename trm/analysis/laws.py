@@ -6,7 +6,7 @@ from typing import Any
 
 from trm.analysis.claims import Bounds, Claim, Verdict, span, verdict_on
 from trm.analysis.labels import label
-from trm.analysis.words import compact, estimate, goal, listed, measured, number, place, thing
+from trm.analysis.words import compact, estimate, goal, listed, measured, noun, number, place
 
 Fit = Mapping[str, Any]
 """The content of a fit.json."""
@@ -59,13 +59,13 @@ def of_fit(fit: Fit) -> list[Claim]:
         elif spec["form"] == "critical_batch":
             found.append(_critical(group, spec, where))
         else:
-            found.append(one(group, spec["x"], spec["y"], where))
+            found.append(law_claim(group, spec["x"], spec["y"], where))
     return found
 
 
-def one(group: Group, x: str, y: str = "error", where: str = "") -> Claim:
+def law_claim(group: Group, x: str, y: str = "error", where: str = "") -> Claim:
     """A law of one variable: its exponent, or how far the metric changes and why that is no law."""
-    over = thing(x)
+    over = noun(x)
     if "error" in group:
         return Claim(y, over, "", math.nan, None, "none", "change", more=group["error"], place=where)
     form, values = chosen(group), group["means"]["y"]
@@ -123,14 +123,14 @@ def _price(form: Mapping[str, Any], x: str) -> str:
         return f" By this law {goal(target['accuracy'])} accuracy is never reached."
     low, high = target.get("interval") or [None, None]
     bounds = f" [{compact(low)}, {'∞' if high is None else compact(high)}]" if low else ""
-    return f" {goal(target['accuracy'])} accuracy needs {compact(target['x'])}{bounds} {label(x).unit or thing(x)}."
+    return f" {goal(target['accuracy'])} accuracy needs {compact(target['x'])}{bounds} {label(x).unit or noun(x)}."
 
 
 def elsewhere(fits: Sequence[Fit]) -> str:
     """In which other variables the same runs follow a law."""
     parts = []
     for fit in fits:
-        group, x = fit["groups"][0], thing(fit["spec"]["x"])
+        group, x = fit["groups"][0], noun(fit["spec"]["x"])
         law = f"exponent {estimate(*slope(chosen(group)))}" if supported(group) else ""
         parts.append(f"{x}, {law or f'no law ({why_not(group)})'}")
     return f" The same runs against {'; against '.join(parts)}." if parts else ""
@@ -146,7 +146,7 @@ def why_not(group: Group) -> str:
 def _two(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
     """E + A N^-a + B C^-b, or E + A D'^-a: an exponent for each variable, and what copies are worth."""
     joint = spec["form"] == "joint"
-    names = [thing(spec["x"]), thing(spec["second"])] if joint else ["the effective number of puzzles"]
+    names = [noun(spec["x"]), noun(spec["second"])] if joint else ["the effective number of puzzles"]
     if not supported(group):
         return [Claim(spec["y"], listed(names), "", math.nan, None, "none", "change", more=why_not(group))]
     form = chosen(group)
@@ -185,7 +185,7 @@ def followed(group: Group) -> bool:
 
 def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
     """How the best x depends on the second variable; for budgets also the steps that it leaves."""
-    x, second = spec["x"], thing(spec["second"])
+    x, second = spec["x"], noun(spec["second"])
     if "error" in group:
         return [Claim(x, second, "", math.nan, None, "none", "optimum", more=group["error"])]
     inside, law = [item for item in group["optima"] if not item["edge"]], group["law"]
@@ -199,13 +199,15 @@ def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
     verdict, more = verdict_on(bounds), ""
     if spec["form"] == "isoflop":
         parts = []
-        for key, name in (("a", thing(x)), ("steps", "training steps")):
+        for key, name in (("a", noun(x)), ("steps", "training steps")):
             low, high = (10**bound for bound in law["intervals"][key])
             parts.append(f"{estimate(10 ** law['parameters'][key], (low, high))} times the {name}")
         lost = sorted(item["doubling"]["value"] for item in inside)
         shown = [number(100 * value, 2) for value in (lost[0], lost[-1])]
         more = f": ten times the {second} is best spent on {listed(parts)}"
-        ends = f" Half or twice the best {thing(x)} raises {thing(spec['y'])} by {shown[0]} to {shown[1]} %.{ends}"
+        ends = (
+            f" Half or twice the best {noun(x)} raises {noun(spec['y'])} by {shown[0]} to {shown[1]} %.{ends}"
+        )
     return [Claim(x, second, "", value, bounds, verdict, "optimum", more=more, notes=ends, pairs=len(inside))]
 
 

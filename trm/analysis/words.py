@@ -113,7 +113,7 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def thing(column: str) -> str:
+def noun(column: str) -> str:
     """A column's name in running text, without what is in brackets and without `on unseen puzzles`."""
     return label(column).name.split(" (")[0].split(" on unseen")[0]
 
@@ -200,7 +200,7 @@ def place(column: str, value: Any) -> str:
         return text.replace("_", " ").replace("=", " ") or "the recipe"
     if column == "label":
         return f"“{point_name(value)}”"
-    name, shown, one = thing(column), value_name(value, column), label(column).one
+    name, shown, one = noun(column), value_name(value, column), label(column).one
     if one and shown[0].isdigit():
         return f"{shown} {one if shown == '1' else name}"
     return f"{name} {'= ' if name.rsplit(' ', 1)[-1] in SYMBOLS else ''}{shown}"

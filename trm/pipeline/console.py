@@ -50,7 +50,7 @@ def seconds_text(seconds: float) -> str:
     return exact_text(float(round(seconds)))
 
 
-def is_calm(arguments: list[str]) -> bool:
+def replaces_output(arguments: list[str]) -> bool:
     """Whether the console speaks instead of Snakemake, with these arguments."""
     return not any(map(RAW.fullmatch, arguments))
 

@@ -57,7 +57,7 @@ class Controller(logging.Filter):
         # the one event before Snakemake looks at its own locks; commands that run nothing (--summary, --lint) lack it
         if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
             self._lock = lock.join()
-            for sentence in self._project.edited_in_vain():
+            for sentence in self._project.overridden_edits():
                 logger.warning(sentence)
             write_json(LISTS.format(self._project.study.scale_name), self._project.study.replaced_figures)
         # only now Snakemake knows its executor
@@ -87,7 +87,7 @@ class Controller(logging.Filter):
 
     def _announce(self, snakemake: Any) -> None:
         plan.announce(self._project, snakemake, self._failed)
-        for sentence in self._project.edited_in_vain():
+        for sentence in self._project.overridden_edits():
             print(sentence, file=sys.stderr)
 
     def _interrupt(self, number: int, frame: Any) -> None:

@@ -79,7 +79,7 @@ def _run(arguments: list[str], handle: TextIO) -> int:
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     terminated = signal.getsignal(signal.SIGTERM)
     try:
-        code = _watched(start) if console.is_calm(arguments) else start().wait()
+        code = _watched(start) if console.replaces_output(arguments) else start().wait()
     finally:
         signal.signal(signal.SIGINT, previous)
         signal.signal(signal.SIGTERM, terminated)

@@ -72,7 +72,7 @@ def document(project: Project, jobs: int | None = None, names: Iterable[str] | N
     if settings.grant_days:
         hours.append(settings.grant_days * 24 * result["jobs"] * machine.devices)
     if hours:
-        result["budget"] = buys(_by_phase(project, experiments), min(hours))
+        result["budget"] = affordable(_by_phase(project, experiments), min(hours))
         result["budget"]["phases"] = project.study.phases
     return result
 
@@ -184,7 +184,7 @@ def _missing_drawings(project: Project, experiments: list[str]) -> int:
     return sum(not project.place.exists(path) for path in wanted)
 
 
-def buys(experiments: list[dict[str, Any]], budget: float) -> dict[str, Any]:
+def affordable(experiments: list[dict[str, Any]], budget: float) -> dict[str, Any]:
     """Which experiments a number of device-hours pays for, in this order; one that costs more than is left is passed
     over. A run that is not done is paid for once, by the first experiment that is bought.
     """

@@ -59,7 +59,7 @@ class Project:
         for name in self.selection.experiments:
             check_sizes(self.study.experiment(name), self.settings.study)
 
-    def edited_in_vain(self) -> list[str]:
+    def overridden_edits(self) -> list[str]:
         """A sentence for each experiment whose list of figures was edited since the last launch, but is not the one
         that holds at this scale."""
         path, scale = Path(LISTS.format(self.study.scale_name)), self.study.scale_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.analysis.conftest import Drawn
-from trm.analysis.claims import told
+from trm.analysis.claims import sentences
 from trm.analysis.kinds.batch import reached
 from trm.analysis.laws import of_fit
 from trm.analysis.stats import Cost, Mean
@@ -19,12 +19,12 @@ def test_a_doubtful_critical_batch_is_not_claimed() -> None:
     }
     group = {"chosen": "critical_batch", "forms": {"critical_batch": form}, "doubts": []}
     fit = {"spec": {"form": "critical_batch", "target": 0.8}, "groups": [group]}
-    assert told(of_fit(fit)) == (
+    assert sentences(of_fit(fit)) == (
         "At the target of 80 %, the critical batch is 82 [58, 111] puzzles, and no batch takes fewer than 562 "
         "[461, 684] steps."
     )
     fit["groups"] = [{**group, "doubts": ["2 points cannot test it"]}]
-    assert "no critical batch is claimed: 2 points cannot test it." in told(of_fit(fit))
+    assert "no critical batch is claimed: 2 points cannot test it." in sentences(of_fit(fit))
 
 
 def test_it_is_drawn(drawn: Drawn) -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.analysis.conftest import Drawn, figure
-from trm.analysis.claims import told
+from trm.analysis.claims import sentences
 from trm.analysis.kinds.heatmap import best_of, scale_of
 
 
@@ -32,10 +32,10 @@ def test_the_best_cell_is_not_called_best_within_the_spread() -> None:
     spec = figure(kind="heatmap", x="model.l_cycles", y="model.h_cycles")
     near, clear = (best_of(cells(best, noise), spec) for best, noise in ((0.51, 0.1), (0.9, 0.001)))
     assert {claim.verdict for claim in near} == {"open"}
-    assert told(clear).startswith(
+    assert sentences(clear).startswith(
         "Exact accuracy with the best pair, inner cycles n = 2 and outer cycles T = 2, is 90"
     )
-    assert "it is lower with" in told(clear)
+    assert "it is lower with" in sentences(clear)
 
 
 def test_each_optimiser_is_judged_at_its_best_rate() -> None:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import isoflop
 from tests.analysis.conftest import figure
 from tests.analysis.synthetic import experiment
-from trm.analysis.claims import told
+from trm.analysis.claims import sentences
 from trm.analysis.drawing import save, styled
 from trm.analysis.fits import fit_table
 from trm.analysis.kinds import draw
@@ -61,7 +61,7 @@ def test_a_best_width_at_the_edge_of_the_grid_only_bounds_it(tmp_path: Path) -> 
     fit = fit_table(table, figure(kind="isoflop", y="error").fits("isoflop")[0])
     group = fit["groups"][0]
     assert any(item["edge"] for item in group["optima"])
-    assert "too few for a power law" in told(of_fit(fit))
+    assert "too few for a power law" in sentences(of_fit(fit))
 
 
 @pytest.mark.parametrize(("curvature", "exponent", "claimed"), [("measured", 0.5, True), ("0.4", 0.0, False)])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.analysis.conftest import Drawn
-from trm.analysis.claims import answer, strength, told
-from trm.analysis.laws import equation, of_fit, one, supported
+from trm.analysis.claims import answer, sentences, strength
+from trm.analysis.laws import equation, law_claim, of_fit, supported
 
 
 def law(slope: float, bounds: list[float], chosen: str = "power_law", **more: Any) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def law(slope: float, bounds: list[float], chosen: str = "power_law", **more: An
 
 
 def group_sentence(group: dict[str, Any], x: str, y: str = "error") -> str:
-    return told([one(group, x, y)])
+    return sentences([law_claim(group, x, y)])
 
 
 def law_answer(fit: dict[str, Any], x: str, y: str) -> str:
@@ -60,7 +60,7 @@ def test_a_law_in_doubt_is_not_claimed() -> None:
     assert text.startswith("Error falls from 40.0 to 10.0 % between 100 and 1k unique training puzzles; ")
     assert "no power law is claimed: a constant predicts" in text
     assert not supported(group)
-    assert strength([one(group, "data.train_puzzles")]) is None
+    assert strength([law_claim(group, "data.train_puzzles")]) is None
 
 
 def test_floors_are_claimed_only_where_their_interval_stays_clear_of_zero() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.analysis.conftest import Drawn, figure
-from trm.analysis.claims import told
+from trm.analysis.claims import sentences
 from trm.analysis.fits.data import Data, envelope, gather
 from trm.analysis.kinds.prediction import extrapolated
 from trm.analysis.tables import Table
@@ -18,17 +18,17 @@ def test_inside_or_outside_the_interval() -> None:
     group = {"chosen": "power_law", "forms": {"power_law": form}, "range": [[1e12, 1e13]], "doubts": []}
     group["means"] = {"x": [[1e12, 1e13]], "y": [0.4, 0.1]}
     spec = figure(**SPEC)
-    text = told([extrapolated(group, spec)])
+    text = sentences([extrapolated(group, spec)])
     assert (
         "Extrapolated 100 times beyond the data to 1P FLOPs, the law predicts error 4.0 % [3.0, 6.0]" in text
     )
     assert "paper: 5.0 %, inside the interval" in text
     form["at"]["interval"] = [0.03, 0.045]
-    assert "outside the interval" in told([extrapolated(group, spec)])
+    assert "outside the interval" in sentences([extrapolated(group, spec)])
     flat = {**group, "chosen": "constant", "forms": {"constant": {**form, "parameters": {"E": 0.1}}}}
-    text = told([extrapolated(flat, spec)])
+    text = sentences([extrapolated(flat, spec)])
     assert "so nothing is predicted 100 times beyond the data to 1P FLOPs; paper: 5.0 %." in text
-    assert "do not support the law: x" in told([extrapolated({**group, "doubts": ["x"]}, spec)])
+    assert "do not support the law: x" in sentences([extrapolated({**group, "doubts": ["x"]}, spec)])
 
 
 def test_it_is_drawn(drawn: Drawn) -> None:

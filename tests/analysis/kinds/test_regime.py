@@ -13,7 +13,7 @@ from scipy.special import expit
 from benchmarks.regime import TRUTHS, study
 from tests.analysis.conftest import figure
 from tests.analysis.synthetic import experiment, parameters
-from trm.analysis.claims import told
+from trm.analysis.claims import sentences
 from trm.analysis.drawing import save, styled
 from trm.analysis.fits import fit_table
 from trm.analysis.fits.regime import REGIME, averaged
@@ -110,7 +110,7 @@ def test_a_place_that_no_run_has_is_predicted(table: Table) -> None:
     spec = figure(kind="regime", places=[place, {**place, "label": "unknown", "error": None}])
     (group,) = fit_of(table, spec)["groups"]
     assert group["runs"] == 56
-    said = told(claims(group))
+    said = sentences(claims(group))
     assert "the paper: 50.0 %, outside the interval" in said
     assert "unknown: not measured" in said
 
@@ -119,7 +119,7 @@ def test_too_few_points(table: Table) -> None:
     spec = figure(kind="regime", where={"model.d_model": 16, "data.train_puzzles": 30})
     (group,) = fit_of(table, spec)["groups"]
     assert group["error"] == "3 points: too few for the forms of compute, size and data"
-    assert "3 points: too few" in told(claims(group))
+    assert "3 points: too few" in sentences(claims(group))
 
 
 @pytest.mark.parametrize("name", ["cloglog", "gompertz floor"])

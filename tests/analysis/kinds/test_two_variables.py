@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.analysis.conftest import Drawn
-from trm.analysis.claims import told
+from trm.analysis.claims import sentences
 from trm.analysis.laws import of_fit
 
 FORM: dict[str, Any] = {
@@ -21,7 +21,7 @@ GROUP: dict[str, Any] = {
 
 def words(group: dict[str, Any]) -> str:
     spec = {"form": group["chosen"], "x": "parameters", "second": "train_flops", "y": "error"}
-    return told(of_fit({"spec": spec, "groups": [group]}))
+    return sentences(of_fit({"spec": spec, "groups": [group]}))
 
 
 def test_supported_laws_in_words() -> None:

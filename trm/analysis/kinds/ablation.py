@@ -9,7 +9,7 @@ from trm.analysis.claims import Claim, claimed, compared
 from trm.analysis.labels import label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, Metric, Scalar
-from trm.analysis.words import changed, count, place, sentence, signed, thing, value_name
+from trm.analysis.words import changed, count, noun, place, sentence, signed, value_name
 from trm.errors import UserError
 from trm.study.schema import EvaluationConfig, RunConfig
 
@@ -74,7 +74,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     return common.Drawing(
         figure,
         rows,
-        title=sentence(f"{thing(spec.y)} by {label(spec.x).name}"),
+        title=sentence(f"{noun(spec.y)} by {label(spec.x).name}"),
         caption=(
             "Left: seeds faint, mean with Student's 95 % interval. Right: mean difference from the baseline "
             f"({base_name}) over pairs of equal seeds with its 95 % interval; filled where Holm's method, over the "

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from trm.analysis.claims import Claim, compared
 from trm.analysis.labels import label
-from trm.analysis.laws import one
+from trm.analysis.laws import law_claim
 from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Figure, FitSpec
 from trm.analysis.words import compact, number, place
@@ -62,7 +62,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     first, part = next(iter(parts.items()))
     claims = gains(part, place(hue, first) if hue else "")
     if not hue:
-        claims.append(one(fit["groups"][0], "flops_per_puzzle"))
+        claims.append(law_claim(fit["groups"][0], "flops_per_puzzle"))
     return common.Drawing(
         figure,
         rows,

@@ -11,7 +11,7 @@ from trm.analysis.labels import label, lower_is_better
 from trm.analysis.laws import of_fit
 from trm.analysis.lazy import Axes, Table, common, mpl, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Metric
-from trm.analysis.words import number, place, sentence, thing, value_name
+from trm.analysis.words import noun, number, place, sentence, value_name
 
 TUNED = "training.lr"
 """What is tuned for each value of the other variable: no finding rests on a rate that nobody would choose."""
@@ -95,7 +95,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         "cell differs from another is tested on pairs of equal seeds, corrected by Holm's method."
     )
     if TUNED in (spec.x, spec.y):
-        other = thing(spec.y if spec.x == TUNED else spec.x)
+        other = noun(spec.y if spec.x == TUNED else spec.x)
         caption += f" Only the best learning rate for each value of {other} is compared."
     if fit:
         _optima(axes[0, -1], fit["groups"][0], spec)
@@ -107,7 +107,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     return common.Drawing(
         figure,
         rows,
-        title=sentence(f"{thing(spec.z)} by {thing(spec.x)} and {thing(spec.y)}"),
+        title=sentence(f"{noun(spec.z)} by {noun(spec.x)} and {noun(spec.y)}"),
         caption=caption,
         claims=claims,
     )
@@ -173,7 +173,7 @@ def _map(
 
 def _optima(axes: Axes, group: Mapping[str, Any], spec: Spec) -> None:
     """The best x against y, log-log, with its power law if the optima support one."""
-    common.heading(axes, f"Best {thing(spec.x)}")
+    common.heading(axes, f"Best {noun(spec.x)}")
     if "optima" not in group:
         style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": common.SMALL}
         axes.text(0.5, 0.5, common.wrap("no optimum: " + group["error"], 30), **style)

@@ -9,7 +9,7 @@ from trm.analysis.labels import label
 from trm.analysis.laws import followed, of_fit
 from trm.analysis.lazy import Axes, Table, common, np, stats
 from trm.analysis.specs import Figure, FitSpec, Metric
-from trm.analysis.words import compact, sentence, thing
+from trm.analysis.words import compact, noun, sentence
 
 X, BUDGET = "model.d_model", "train_flops"
 """Runs within 10 % of each other share a budget."""
@@ -52,14 +52,14 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         _parabola(axes[0], optima[index], colour)
     common.axis_scale(axes[0], "x", label(X), rows[X])
     common.error_scale(axes[0], spec.y, float(values.min()), float(values.max()))
-    common.heading(axes[0], sentence(f"{thing(spec.y)} at equal compute"))
+    common.heading(axes[0], sentence(f"{noun(spec.y)} at equal compute"))
     _growth(axes[1], group, "x")
     _growth(axes[2], group, "steps")
     common.hue_legend(figure, BUDGET, {compact(value): colour for value, colour in shades.items()}, columns=6)
     return common.Drawing(
         figure,
         rows,
-        title=f"Where compute is best spent: {thing(X)} or steps",
+        title=f"Where compute is best spent: {noun(X)} or steps",
         caption=(
             "Left: seeds and their mean; a parabola in log width for each budget, its vertex a diamond (hollow: at the "
             "edge of the grid). Middle and right: the best width and the steps that it leaves, with 95 % intervals; "
@@ -94,7 +94,7 @@ def _parabola(axes: Axes, item: Mapping[str, Any], colour: str) -> None:
 def _growth(axes: Axes, group: Mapping[str, Any], key: str) -> None:
     """The best width, or the steps that it leaves, against the budget, log-log, with the power law."""
     column = X if key == "x" else "training.steps"
-    common.heading(axes, f"Best {thing(column)}" if key == "x" else "Steps at the best")
+    common.heading(axes, f"Best {noun(column)}" if key == "x" else "Steps at the best")
     optima = group.get("optima")
     if not optima:
         axes.set_axis_off()

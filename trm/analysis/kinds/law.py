@@ -11,7 +11,7 @@ from trm.analysis.labels import FORM_NAMES, label
 from trm.analysis.laws import Fit, Group, chosen, elsewhere, equation, floor_shown, of_fit, supported, why_not
 from trm.analysis.lazy import Axes, Canvas, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Fraction, Metric, Reported
-from trm.analysis.words import count, estimate, listed, measured, sentence, thing
+from trm.analysis.words import count, estimate, listed, measured, noun, sentence
 
 
 class Spec(Figure):
@@ -64,7 +64,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     if not fit:
         means = rows.groupby(spec.x)[spec.y].mean()
         first, last = (measured(spec.y, float(value)) for value in (means.iloc[0], means.iloc[-1]))
-        words["remarks"] = sentence(f"{thing(spec.y)} goes from {first} to {last} over the range.")
+        words["remarks"] = sentence(f"{noun(spec.y)} goes from {first} to {last} over the range.")
     return drawing(figure, rows, fit, title=title_of(spec), **words)
 
 
@@ -83,7 +83,7 @@ def drawing(
 
 def title_of(spec: Any) -> str:
     """`Error against unique training puzzles`."""
-    return sentence(f"{thing(spec.y)} against {thing(spec.x)}")
+    return sentence(f"{noun(spec.y)} against {noun(spec.x)}")
 
 
 def subtitle(fit: Fit | None, x: str, y: str, width: int = 72) -> str:

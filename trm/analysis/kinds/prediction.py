@@ -10,10 +10,10 @@ from pydantic import Field
 from trm.analysis.claims import Claim, verdict_on
 from trm.analysis.kinds import law
 from trm.analysis.labels import FORM_NAMES, label
-from trm.analysis.laws import Group, chosen, one
+from trm.analysis.laws import Group, chosen, law_claim
 from trm.analysis.lazy import Table, common, np
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Metric, Reported
-from trm.analysis.words import compact, listed, measured, number, sentence, thing
+from trm.analysis.words import compact, listed, measured, noun, number, sentence
 
 
 class Spec(Figure):
@@ -41,15 +41,15 @@ class Spec(Figure):
 
 def extrapolated(group: Group, spec: Spec) -> Claim:
     """What the law predicts, how far it had to reach, and whether the published value is inside its interval."""
-    goal, unit = spec.reported[0], label(spec.x).unit or thing(spec.x)
+    goal, unit = spec.reported[0], label(spec.x).unit or noun(spec.x)
     published = f"{goal.label}: {measured(spec.y, goal.y)}"
     if "error" in group:
-        return one(group, spec.x, spec.y)
+        return law_claim(group, spec.x, spec.y)
     factor = number(goal.x / group["range"][0][1], 2)
     reach = f"{factor} times beyond the data to {compact(goal.x)} {unit}"
     if group["chosen"] == "constant":
         more = f"; so nothing is predicted {reach}; {published}"
-        return replace(one(group, spec.x, spec.y), more=more)
+        return replace(law_claim(group, spec.x, spec.y), more=more)
     at, forms = chosen(group)["at"], [FORM_NAMES[name] for name in group.get("spanned", ())]
     what = f"{listed(forms)} together predict" if len(forms) > 1 else "the law predicts"
     bounds = (at["interval"][0], at["interval"][1]) if at["interval"] else None
@@ -96,7 +96,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         fit,
         "Line: the law, solid over the fitted points, dashed beyond. Diamond: its value at the published point with "
         "the bootstrap's 95 % interval. Stars: published values, not fitted. ",
-        title=sentence(f"{thing(spec.y)} extrapolated in {thing(spec.x)}"),
+        title=sentence(f"{noun(spec.y)} extrapolated in {noun(spec.x)}"),
         lines=law.subtitle(fit, spec.x, spec.y),
         claims=[extrapolated(group, spec)],
     )

@@ -6,7 +6,7 @@ from typing import Any
 from trm.analysis.labels import label
 from trm.analysis.report.contents import Finding, Section
 from trm.analysis.specs import ReportSpec
-from trm.analysis.words import compact, count, duration, listed, measured, thing
+from trm.analysis.words import compact, count, duration, listed, measured, noun
 
 ABSTRACT = 150
 """Most words of the abstract."""
@@ -86,7 +86,7 @@ def refutations(fits: Sequence[Mapping[str, Any]], sections: Sequence[Section]) 
         x, y, low, high = (form["curve"][key] for key in ("x", "y", "low", "high"))
         index = min(range(len(x)), key=lambda i: abs(x[i] - 2 * group["range"][0][1]))
         bounds = measured(spec["y"], y[index], (low[index], high[index]))
-        name, metric = thing(spec["x"]), thing(spec["y"])
+        name, metric = noun(spec["x"]), noun(spec["y"])
         at = f"{compact(x[index])} {label(spec['x']).unit or name}"
         found.append(
             f"A run at {at}, twice the largest point of its law, with {metric} outside its interval: {bounds}."

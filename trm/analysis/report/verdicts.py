@@ -11,7 +11,7 @@ from trm.analysis.labels import lower_is_better
 from trm.analysis.laws import of_fit
 from trm.analysis.specs import Check
 from trm.analysis.tables import Table
-from trm.analysis.words import listed, place, thing
+from trm.analysis.words import listed, noun, place
 from trm.errors import UserError
 
 State = Literal["supported", "contradicted", "undecided", "not tested"]
@@ -93,7 +93,7 @@ def _law(check: Check, fits: Sequence[Mapping[str, Any]]) -> Verdict:
         if last < low or first > high:
             return Verdict("contradicted", made.text())
         return Verdict("supported" if low <= first and last <= high else "undecided", made.text())
-    return Verdict("not tested", f"no law of {thing(str(x))} was fitted")
+    return Verdict("not tested", f"no law of {noun(str(x))} was fitted")
 
 
 def _series(table: Table, where: Mapping[str, Any], metric: str) -> pd.Series:
