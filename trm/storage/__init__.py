@@ -9,40 +9,20 @@ from __future__ import annotations
 import importlib
 import os
 
-from trm.storage.base import (
-    ABSENT,
-    SCHEMES,
-    AccessDenied,
-    BucketMissing,
-    Conflict,
-    ObjectInfo,
-    ObjectMissing,
-    Patience,
-    StorageError,
-    Store,
-    Unreachable,
-    is_remote,
-    local_path,
-    scheme_of,
-)
-
-__all__ = [
-    "ABSENT",
-    "SCHEMES",
-    "AccessDenied",
-    "BucketMissing",
-    "Conflict",
-    "ObjectInfo",
-    "ObjectMissing",
-    "Patience",
-    "StorageError",
-    "Store",
-    "Unreachable",
-    "is_remote",
-    "local_path",
-    "open_store",
-    "scheme_of",
-]
+from trm.storage.base import ABSENT as ABSENT
+from trm.storage.base import SCHEMES as SCHEMES
+from trm.storage.base import AccessDenied as AccessDenied
+from trm.storage.base import BucketMissing as BucketMissing
+from trm.storage.base import Conflict as Conflict
+from trm.storage.base import ObjectInfo as ObjectInfo
+from trm.storage.base import ObjectMissing as ObjectMissing
+from trm.storage.base import Patience as Patience
+from trm.storage.base import StorageError as StorageError
+from trm.storage.base import Store as Store
+from trm.storage.base import Unreachable as Unreachable
+from trm.storage.base import is_remote as is_remote
+from trm.storage.base import local_path as local_path
+from trm.storage.base import scheme_of as scheme_of
 
 
 def open_store(place: str | os.PathLike[str], patience: Patience | None = None) -> Store:
