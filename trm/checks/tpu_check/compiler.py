@@ -15,8 +15,6 @@ class Compiled(NamedTuple):
 
     text: str | None
     peak_bytes: int
-    argument_bytes: int
-    flops: float
     needs_gib: float | None
 
 
@@ -52,9 +50,6 @@ def compile_for(module: str, where: Slice) -> Compiled:
         if needs is None:
             raise RuntimeError(f"libtpu rejects the program: {str(error).splitlines()[0]}") from error
         gib = float(needs.group(1)) / (1024 if needs.group(2) == "M" else 1)
-        return Compiled(None, 0, 0, 0.0, gib)
-    memory, cost = program.get_compiled_memory_stats(), program.cost_analysis()
-    text = program.hlo_modules()[0].to_string()
-    return Compiled(
-        text, memory.peak_memory_in_bytes, memory.argument_size_in_bytes, float(cost.get("flops", 0)), None
-    )
+        return Compiled(None, 0, gib)
+    peak = program.get_compiled_memory_stats().peak_memory_in_bytes
+    return Compiled(program.hlo_modules()[0].to_string(), peak, None)

@@ -148,10 +148,8 @@ def compiled(module: str, where: Slice, cache: Path) -> dict[str, Any]:
     from trm.checks.tpu_check.compiler import compile_for
     from trm.checks.tpu_check.hlo import read_program
 
-    started = time.perf_counter()
     result = compile_for(module, where)
     answer: dict[str, Any] = {"fits": result.text is not None, "needs_gib": result.needs_gib}
-    answer["compile_seconds"] = round(time.perf_counter() - started, 2)
     if result.text is None:
         return answer
     scheduled = kernels.count(module, cache)
@@ -159,8 +157,6 @@ def compiled(module: str, where: Slice, cache: Path) -> dict[str, Any]:
     program = read_program(result.text, lambda line: (kernel_name(line), cycles(line)))
     return answer | {
         "peak_gib": result.peak_bytes / 2**30,
-        "argument_gib": result.argument_bytes / 2**30,
-        "compiled_flops": result.flops,
         "cycles": program.cycles,
         "cycles_by_kind": program.by_kind,
         "collectives": {kind: asdict(item) for kind, item in program.collectives.items()},
