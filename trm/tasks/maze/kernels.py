@@ -84,7 +84,7 @@ def draw_path(answer, side, distance, goal, key, near):
 
 
 @njit
-def block_detour(maze, answer, side, start, goal, distance, queue, back, near, key, position):
+def block_detour(maze, answer, side, goal, distance, queue, back, near, key, position):
     """Put a wall on a random cell of a shortest path other than the one marked in `answer`."""
     reached = distances(maze, side, goal, back, queue, near)
     length = distance[goal]
@@ -201,19 +201,8 @@ def generate_batch(root, first, side, min_path, unique, walls, tries, questions,
             paths = count_paths(side, distance, queue, reached, goal, ways, near)
             blocked = 0
             while unique and paths > 1:
-                block_detour(
-                    maze,
-                    answers[row],
-                    side,
-                    start,
-                    goal,
-                    distance,
-                    queue,
-                    ways,
-                    near,
-                    key,
-                    cells + 3 + blocked,
-                )
+                place = cells + 3 + blocked
+                block_detour(maze, answers[row], side, goal, distance, queue, ways, near, key, place)
                 blocked += 1
                 reached = distances(maze, side, start, distance, queue, near)
                 paths = count_paths(side, distance, queue, reached, goal, ways, near)
