@@ -181,14 +181,8 @@ def load(directory: str | Path, split: str) -> PuzzleSet:
 def _meta(folder: Path, split: str, manifest: dict[str, Any]) -> Meta:
     path = folder / split / "dataset.json"
     document = read_json(path)
-    fields = (
-        "seq_len",
-        "vocab_size",
-        "num_puzzle_identifiers",
-        "pad_id",
-        "blank_identifier_id",
-        "ignore_label_id",
-    )
+    sizes = ("seq_len", "vocab_size", "num_puzzle_identifiers")
+    fields = (*sizes, "pad_id", "blank_identifier_id", "ignore_label_id")
     for name in fields:
         value = document.get(name) if isinstance(document, dict) else None
         if not (isinstance(value, int) or (name == "ignore_label_id" and value is None)):

@@ -46,16 +46,8 @@ class Score:
         right = (right_BS & valid_BS).sum(1)
         exact, valid = (right == count).float(), (count > 0).float()
         blank, has_blank = (right_BS & blank_BS).sum(1) / blanks.clamp(min=1), (blanks > 0) * valid
-        columns = (
-            valid,
-            exact * valid,
-            right / count.clamp(min=1) * valid,
-            blank * has_blank,
-            blank.square() * has_blank,
-            has_blank,
-            cross_entropy_B * valid,
-            steps_B * valid,
-        )
+        columns = [valid, exact * valid, right / count.clamp(min=1) * valid, blank * has_blank]
+        columns += [blank.square() * has_blank, has_blank, cross_entropy_B * valid, steps_B * valid]
         self.sums += torch.stack([column.double().sum() for column in columns])
         return exact
 

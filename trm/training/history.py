@@ -12,26 +12,11 @@ from trm.errors import UserError
 from trm.study.text import flops_text
 
 COLUMNS = (
-    "step",
-    "rows",
-    "seconds",
-    "train/loss",
-    "train/lm_loss",
-    "train/halt_loss",
-    "train/accuracy",
-    "train/exact_accuracy",
-    "train/halt_accuracy",
-    "train/steps",
-    "train/grad_norm",
-    "train/lr",
-    "train/weight_norm",
-    "eval/exact_accuracy",
-    "eval/accuracy",
-    "eval/blank_accuracy",
-    "eval/cross_entropy",
-    "perf/rows_per_second",
-    "perf/flops_per_second",
-)
+    "step", "rows", "seconds", "train/loss", "train/lm_loss", "train/halt_loss", "train/accuracy",
+    "train/exact_accuracy", "train/halt_accuracy", "train/steps", "train/grad_norm", "train/lr",
+    "train/weight_norm", "eval/exact_accuracy", "eval/accuracy", "eval/blank_accuracy", "eval/cross_entropy",
+    "perf/rows_per_second", "perf/flops_per_second",
+)  # fmt: skip
 
 Row = Mapping[str, Any]
 """Metrics by column; None: not measured."""

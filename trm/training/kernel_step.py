@@ -49,15 +49,8 @@ class KernelStep(TrainStep):
         super().__init__(state, originals, backend)
         config, rows = state.config, state.local_batch // state.micro
         training, model = config.training, config.model
-        settings = Settings(
-            training.batch_size,
-            model.halt_max_steps,
-            training.halting_cost,
-            state.puzzles.ignore,
-            state.h_init,
-            state.l_init,
-            state.puzzle_table,
-        )
+        numbers = training.batch_size, model.halt_max_steps, training.halting_cost, state.puzzles.ignore
+        settings = Settings(*numbers, state.h_init, state.l_init, state.puzzle_table)
         buffers = (state.layout, state.params, state.grads)
         self._supervision = Supervision(*buffers, state.arch, rows, settings, products)
         length, _, width = state.carries[0].z_H.shape

@@ -263,16 +263,9 @@ class Trainer:
         state, model, backend = self.state, self.config.model, self.backend
         state.share_average(backend)
         flat = state.params if state.ema is None else state.ema
-        net = InferenceNetwork(
-            state.layout.views(flat),
-            state.h_init,
-            state.l_init,
-            state.puzzle_table,
-            state.arch,
-            model.h_cycles,
-            model.l_cycles,
-            load_implementation(backend.network),
-        )
+        weights = state.layout.views(flat), state.h_init, state.l_init, state.puzzle_table
+        cycles = model.h_cycles, model.l_cycles
+        net = InferenceNetwork(*weights, state.arch, *cycles, load_implementation(backend.network))
         inputs, labels, ids = (tensor[backend.worker :: backend.world] for tensor in puzzles)
         score = Score(backend.device, self.dataset.puzzles.ignore, self.dataset.blank)
         validate(net, inputs, labels, ids, model.halt_max_steps, self.dataset.puzzles.ignore, score)

@@ -207,16 +207,9 @@ def marks(
                 low, high = min(low, max(bounds[0], 0.25 / tested)), max(high, bounds[1])
             if mean.bounds:
                 low, high = min(low, mean.bounds[0]), max(high, mean.bounds[1])
-            common.seed_marks(
-                axes,
-                place,
-                here["_y"],
-                colour,
-                marker,
-                seeds_at=place * np.exp(-0.012 * span),
-                summary=mean,
-                hollow=bool(here["_out"].all()),
-            )
+            beside, hollow = place * np.exp(-0.012 * span), bool(here["_out"].all())
+            style: dict[str, Any] = {"seeds_at": beside, "summary": mean, "hollow": hollow}
+            common.seed_marks(axes, place, here["_y"], colour, marker, **style)
             places.append((at, mean.value))
         if hue:
             common.entry(axes, common.hue_name(hue, value), marker=marker, color=colour)

@@ -29,16 +29,9 @@ PUZZLES = 64
 FALLEN = 0.9  # the loss over the last tenth of the trial must be below this fraction of the first tenth's
 MORE_STEPS = 5  # after saving and loading
 DATA: dict[str, Any] = {
-    "source": "generate",
-    "box_rows": 2,
-    "box_cols": 2,
-    "clues_min": 4,
-    "clues_max": 8,
-    "train_puzzles": PUZZLES,
-    "augmentations": 0,
-    "validation_puzzles": 8,
-    "test_puzzles": 8,
-}
+    "source": "generate", "box_rows": 2, "box_cols": 2, "clues_min": 4, "clues_max": 8, "train_puzzles": PUZZLES,
+    "augmentations": 0, "validation_puzzles": 8, "test_puzzles": 8,
+}  # fmt: skip
 
 
 class HostReference(CpuBackend):
