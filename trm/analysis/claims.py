@@ -1,7 +1,7 @@
-"""A finding as data, and the one place that puts it into words.
+"""Findings as data, and the only place where they become text.
 
-A kind of figure, a fit and a check of a hypothesis all give `Claim`s; sentences, answers, verdicts, the abstract and
-the notebook are written from them by `sentences` (all of them), `answer` (the one that counts) and `Claim.text` (one).
+Figures, fits and checks of hypotheses all produce `Claim`s; sentences, answers, verdicts, the abstract and the
+notebook are written from them by `sentences` (all of them), `answer` (the one that counts) and `Claim.text` (one).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Bounds = tuple[float, float] | None
 ALPHA = 0.05
 """Level of every test, after Holm's correction over the comparisons of a figure."""
 NAMED = 4
-"""Most values that a sentence names one by one."""
+"""A sentence lists at most this many values one by one."""
 FALL = 1.5
-"""Most strength of a change without a form: an effect, but never a better finding than a law."""
+"""Upper bound on the strength of a change that follows no law, so that it never outranks a law."""
 Measure = Literal["difference", "interaction", "level", "power", "change", "optimum", "prediction"]
 """difference: `subject` less `against`. interaction: how much that differs at `place`. level: a value alone. power: the
 exponent of a law of `subject` over the range `against`. change: the same range, without a form; the logarithm of the
@@ -52,11 +52,11 @@ class Claim:
     place: str = ""
     """Where it holds: `batch size 512`, `the recipe`; empty: there is one place."""
     more: str = ""
-    """What belongs to it: the floor of a law, why none is claimed, what a gain costs."""
+    """Addition to the sentence: the floor of a law, why none is claimed, the price of a gain."""
     notes: str = ""
-    """Further sentences, which an answer leaves out."""
+    """Further sentences, omitted from answers."""
     counts: bool = True
-    """Whether it may be the figure's answer: a gain that no user could have is none."""
+    """Whether it may be the figure's answer; false for a gain that no user could realise."""
     pairs: int = 0
     p: float | None = None
     """Adjusted for the number of comparisons (Holm)."""
@@ -232,7 +232,7 @@ def level(metric: str, subject: str, mean: Mean, more: str = "", **fields: Any) 
 
 
 def sentences(found: Iterable[Claim]) -> str:
-    """All claims in sentences; those of one metric, measure and place are told together."""
+    """All claims in sentences; those of one metric, measure and place share a sentence."""
     alike = groupby(
         found, lambda c: (c.measure, c.metric, c.place, c.against if c.measure == "difference" else "")
     )

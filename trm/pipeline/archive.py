@@ -88,7 +88,7 @@ def _same(source: Store, ours: ObjectInfo, target: Store, theirs: ObjectInfo) ->
 def keep(tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, scale: str) -> list[Path]:
     """Copy tables to `out`/EXPERIMENT_SCALE/ with the specs of their figures, as `trm.analysis.redraw` reads them.
 
-    What no figure of an experiment reads stays behind: the runs' histories, counts by difficulty, traces. Numbers have
+    What no figure of an experiment reads is left out: the runs' histories, counts by difficulty, traces. Numbers have
     ten significant digits.
 
     Args:

@@ -32,7 +32,7 @@ RAW = re.compile(
     r"-[npqSDlhv]|--(dry-?run|printshellcmds|verbose|quiet|logger|(detailed-)?summary|dag|rulegraph|filegraph|d3dag|lint|"
     r"list|report|unlock|archive|delete-all-output|help|version|cleanup-metadata|generate-unit-tests|containerize)(=.*)?"
 )
-"""Options with which Snakemake speaks for itself: all of its output is wanted, or it runs no jobs."""
+"""Options under which Snakemake's own output is shown: the user wants all of it, or no jobs run."""
 SHOWN = 8
 """Running jobs in the panel."""
 AGE = 1.0
@@ -42,7 +42,7 @@ PROGRESS = re.compile(
 )
 """A line of `trm.training.history.progress_line`."""
 ERROR = re.compile(r"^\w+(Error|Exception)\b.*:$(?!\nAt least one job did not)", re.MULTILINE)
-"""Where an error begins in Snakemake's output; its last words are no reason."""
+"""Start of an error in Snakemake's output; the closing `At least one job did not...` gives no reason."""
 
 
 def seconds_text(seconds: float) -> str:
@@ -51,12 +51,12 @@ def seconds_text(seconds: float) -> str:
 
 
 def replaces_output(arguments: list[str]) -> bool:
-    """Whether the console speaks instead of Snakemake, with these arguments."""
+    """Whether the console replaces Snakemake's output for these arguments."""
     return not any(map(RAW.fullmatch, arguments))
 
 
 class Progress(NamedTuple):
-    """How far a run is."""
+    """Progress of a run."""
 
     percent: int
     loss: str
@@ -82,11 +82,11 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What a user calls it."""
+        """The name shown to the user."""
         return self.run if self.rule == "train" else self.text
 
     def progress(self) -> Progress | None:
-        """What the last line of the log tells, read again every `AGE` seconds; None: nothing yet."""
+        """Progress by the last line of the log, which is reread after `AGE` seconds; None: none yet."""
         now = time.monotonic()
         if now - self.read >= AGE:
             self.read, self.known = now, None
@@ -122,7 +122,7 @@ class Study:
         self._expected = 0.0
 
     def take(self, facts: dict[str, Any]) -> Job | None:
-        """Note an event; returns the job that has finished or failed."""
+        """Record an event; returns the job that has finished or failed."""
         kind = facts.pop("event")
         if kind == "started":
             self.started = True
@@ -165,7 +165,7 @@ class Study:
 
 @contextmanager
 def _without_echo() -> Iterator[None]:
-    """No key that is pressed, nor `^C`, is written into the panel."""
+    """Switch off the terminal's echo, so that no key and no `^C` appears in the panel."""
     try:
         before = termios.tcgetattr(sys.stdin)
     except (termios.error, ValueError, OSError):  # no terminal
@@ -203,11 +203,11 @@ class View:
         self._stack.close()
 
     def interrupt(self, number: int, frame: object) -> None:
-        """Note Ctrl-C, which Snakemake receives itself."""
+        """Record Ctrl-C, which Snakemake receives too."""
         self.interrupted = True
 
     def update(self) -> None:
-        """Take new events, and draw the panel again."""
+        """Process new events and redraw the panel."""
         for facts in self._new_events():
             if facts["event"] == "message":
                 if not self.interrupted:
@@ -284,7 +284,7 @@ class View:
         return Panel(Group(*rows), title=title, title_align="left", subtitle=subtitle, subtitle_align="right")
 
     def conclude(self, code: int) -> None:
-        """The last words: what came out, or why nothing did."""
+        """Print the outcome: the results, or why there are none."""
         study, console = self.study, self.console
         took = seconds_text(time.monotonic() - study.began)
         trained = f"{study.trained()} of {count(len(study.runs), 'run')} trained"

@@ -25,7 +25,7 @@ from trm.pipeline.reporting import PARTIAL, write_partial_report
 from trm.pipeline.settings import EVENTS
 
 PLUGINS = "snakemake_executor_plugin_"
-"""What an executor plugin says of machines and jobs concerns the user; what Snakemake says of itself does not."""
+"""Messages of an executor plugin about machines and jobs are for the user; Snakemake's own messages are not."""
 
 
 class Controller(logging.Filter):
@@ -69,8 +69,8 @@ class Controller(logging.Filter):
         return True
 
     def _date_back(self) -> None:
-        """Inputs from the future get the present time: after the clock was set back, Snakemake would delete outputs as
-        older than their inputs."""
+        """Set future modification times of inputs to now: after the clock was set back, Snakemake would delete outputs
+        as older than their inputs."""
         now = time.time()
         for path in {str(file) for job in self._snakemake.dag.needrun_jobs() for file in job.input}:
             with suppress(OSError):
@@ -109,10 +109,10 @@ class Controller(logging.Filter):
 
 
 class Events:
-    """Tells the console that started Snakemake what concerns the user: one JSON line for each event.
+    """Reports what concerns the user to the console that started Snakemake: one JSON line for each event.
 
-    The console is another process (`trm.pipeline.console`). A file lies between them, so that neither waits for the
-    other and each may die. `snakemake`: Snakemake's `workflow` object of the Snakefile.
+    The console is another process (`trm.pipeline.console`). They communicate through a file, so that neither waits for
+    the other and either may die. `snakemake`: Snakemake's `workflow` object of the Snakefile.
     """
 
     def __init__(self, project: Project, snakemake: Any):

@@ -30,7 +30,7 @@ PROGRAM_MB = 4000
 
 
 class Finished(NamedTuple):
-    """What the training.json of a finished run says of its speed."""
+    """Speed of a finished run, by its training.json."""
 
     speed: Speed
     """FLOPs and seconds of the training loop, over all resumes; the seconds of all devices."""
@@ -91,7 +91,7 @@ class Estimates:
 
     @cached_property
     def measured(self) -> list[Finished]:
-        """Those on devices like the plan's, whose speed it uses."""
+        """Finished runs on devices like the plan's, which uses their speed."""
         name = processor()[0] if self._stated.host_memory else ""
         return [run for run in self.finished if run.processor == name] if self._use_measured else []
 

@@ -49,7 +49,7 @@ MAX_REQUEST = 1 << 20
 
 
 def _start(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What a child takes over from the server and cannot change."""
+    """What a child inherits from the server and cannot change."""
     variables = {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
     return {"python": sys.executable, "trm": __file__, "variables": variables, "mask": _umask()}
 
@@ -61,7 +61,7 @@ def _umask() -> int:
 
 
 def run_elsewhere(arguments: Sequence[str]) -> int | None:
-    """Run `trm ARGUMENTS` in a server's child and return its exit code; None if no server does it."""
+    """Run `trm ARGUMENTS` in a child of a server and return its exit code; None if no server accepts it."""
     folder = os.environ.get(FOLDER)
     kind = KINDS.get(arguments[0]) if arguments else None
     if not folder or not kind or "--workers" in arguments:
@@ -175,7 +175,7 @@ class Server:
         return None
 
     def _leave(self, connection: socket.socket) -> None:
-        """Give up what belongs to the server."""
+        """Close what belongs to the server."""
         signal.set_wakeup_fd(-1)
         for number in (*FORWARDED, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
@@ -254,7 +254,7 @@ class Servers:
         os.environ[FOLDER] = self._folder
 
     def close(self) -> None:
-        """No further jobs."""
+        """Accept no further jobs."""
         os.environ.pop(FOLDER, None)
         for process in self.processes:
             if process.stdin:

@@ -1,4 +1,4 @@
-"""A folder for a study of one's own: the pipeline's files and a small study to begin with."""
+"""A folder for a new study: the pipeline's files and a small study to start from."""
 
 import shutil
 from pathlib import Path

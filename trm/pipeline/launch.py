@@ -14,7 +14,7 @@ from trm.pipeline.settings import EVENTS, parse_overrides
 from trm.study.reading import read_yaml
 
 PERIOD = 0.25
-"""Seconds between two looks at what happened."""
+"""Seconds between two reads of the events."""
 
 
 def with_config(arguments: list[str], pairs: list[str], point: str | None = None) -> list[str]:
@@ -87,7 +87,7 @@ def _run(arguments: list[str], handle: TextIO) -> int:
 
 
 def _watched(start: Callable[[dict[str, str], int], subprocess.Popen[bytes]]) -> int:
-    """Run Snakemake behind a console of our own; returns its exit code."""
+    """Run Snakemake behind our console; returns its exit code."""
     console.EVENTS.unlink(missing_ok=True)
     environment = os.environ | {EVENTS: str(console.EVENTS.absolute())}
     with console.OUTPUT.open("wb") as output, console.View() as view:

@@ -82,7 +82,7 @@ def _owner(handle: TextIO) -> list[str]:
 
 
 def _foreign(handle: TextIO) -> str:
-    """A sentence if another machine's controller has left locks, of which nobody here knows whether it is alive."""
+    """A message if a controller on another machine, which may be alive, has left locks; else empty."""
     owner = _owner(handle)
     if len(owner) < 2 or not (LOCKS.is_dir() and any(LOCKS.iterdir())):
         return ""

@@ -41,7 +41,7 @@ class Place:
     def exists(self, path: str) -> bool:
         """Whether a file is there. In a bucket all files of its kind (`results/<kind>/`) are listed once.
 
-        A bucket that does not exist yet is empty: a plan comes before it.
+        A bucket that does not exist yet counts as empty: plans are made before buckets.
         """
         if not self.prefix or not path.startswith(self.REMOTE):
             return os.path.exists(path)  # asked for every file of thousands of runs
@@ -61,7 +61,7 @@ class Place:
         return [self.file(path) for path in paths]
 
     def input_unless_done(self, path: str, outputs: Iterable[str], *, retrieve: bool = True) -> list[Any]:
-        """An input, or nothing if it is gone and everything made from it exists.
+        """An input, or nothing if it was deleted after everything was made from it.
 
         Snakemake runs a finished job again if a missing input of it, ancient or not, is made for another job (9.27,
         `update_needrun`), even though the name says that the content is the same.
@@ -101,8 +101,8 @@ def may_repeat(snakemake: Any) -> bool:
 
 def shell_prefix(settings: Settings) -> str:
     """Shell text before every rule's command: the interpreter that runs Snakemake comes first in PATH, and the devices
-    that the profile asks for are in the variables that `open_backend` reads. Variables, because they bind every
-    command of a job, also those without `--backend`."""
+    that the profile asks for are in the variables that `open_backend` reads. Variables, because they apply to
+    every command of a job, also those without `--backend`."""
     variables = [f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]
     if settings.backend:
         variables.append(f"TRM_BACKEND={settings.backend}")

@@ -60,8 +60,8 @@ class Project:
             check_sizes(self.study.experiment(name), self.settings.study)
 
     def overridden_edits(self) -> list[str]:
-        """A sentence for each experiment whose list of figures was edited since the last launch, but is not the one
-        that holds at this scale."""
+        """A sentence for each experiment whose list of figures was edited since the last launch, although
+        this scale replaces it."""
         path, scale = Path(LISTS.format(self.study.scale_name)), self.study.scale_name
         known = read_json(path) if path.exists() else {}
         return [

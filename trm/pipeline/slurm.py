@@ -16,7 +16,7 @@ AWAY = re.compile(
     r"|Zero Bytes were transmitted",
     re.I,
 )
-"""What Slurm's commands say while slurmctld is away."""
+"""Messages of Slurm's commands while slurmctld is unavailable."""
 PAUSE = 5.0
 """Seconds between two attempts to reach it."""
 

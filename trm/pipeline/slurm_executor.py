@@ -1,8 +1,8 @@
 """The Slurm plugin's executor with a safer watch over its jobs.
 
-A job is looked up by squeue, then by sacct, and, where neither knows it, by its files. Jobs bear the name of the study
-and of what they make, so that a controller that starts again finds those of a killed one. What upstream could take
-over is in docs/upstream/.
+A job is looked up by squeue, then by sacct, and, where neither knows it, by its files. Jobs are named after the study
+and their outputs, so that a restarted controller finds the jobs of a killed one. docs/upstream/ has what upstream could
+take over.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ STUCK = re.compile(
     r"held|PerJob|MaxMemPerLimit|Partition(Time|Node)Limit|BadConstraints|Invalid|NotAllowed|NeverSatisfied",
     re.I,
 )
-"""Reasons for which a job waits until somebody does something about it."""
+"""Reasons for which a pending job will not start until somebody intervenes."""
 ARRAYS = Path(".snakemake/slurm_arrays")
-"""One file for each job array, with what each of its tasks makes. The array's name ends with the name of the file."""
+"""One file for each job array, with the outputs of each task. The array's name ends with the name of the file."""
 CLOCK_SKEW = 60.0
 LONGER, LONGEST = 1.25, 120.0
-"""Pauses between looks grow by this factor, up to so many seconds, until a job starts or ends: so long an end may go
-unseen."""
+"""The pause between polls grows by this factor up to this many seconds, until a job starts or ends: the end of a job
+may go unnoticed for that long."""
 UNLIKE = ("runtime", "mem_mb", "mem_mib", "disk_mb", "disk_mib")
 """Resources in which the tasks of an array may differ."""
 
 
 def name_of(job: Any) -> str:
-    """What a job makes, the same in every controller: rule and wildcards, or a group and a digest of its files."""
+    """Identity of a job's outputs, the same in every controller: rule and wildcards, or a group and a digest of its
+    files."""
     if job.is_group():
         return f"{job.name}.{_digest(sorted(map(str, job.output)))}"
     return ".".join((job.name, *map(str, job.wildcards or ()))).replace("/", "_")
@@ -129,14 +130,14 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """An error in a thread of its own ends the workflow: nobody else would see it."""
+        """End the workflow on an error in a submission thread, where it would go unnoticed."""
         try:
             yield
         except Exception as error:
             self.workflow.scheduler.executor_error_callback(error)
 
     def _run_arrays(self, jobs: list[Any]) -> None:
-        """Submit arrays, which become smaller where the limit of jobs is reached."""
+        """Submit arrays; one that exceeds the limit on jobs is halved."""
         size = self.max_array_size
         arrays = deque(
             alike[first : first + size] for alike in _alike(jobs) for first in range(0, len(alike), size)
@@ -277,7 +278,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         return True
 
     def _find_earlier(self) -> dict[str, str] | None:
-        """What each live job of this study and folder makes -> its id; None if Slurm does not answer."""
+        """Outputs of each live job of this study and folder -> its id; None if Slurm does not answer."""
         text = _output(["squeue", "--me", "--array", "--noheader", "--format=%i|%T|%Z|%j"])
         if text is None:
             return None
@@ -374,7 +375,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if state == "COMPLETED":
             return ""
         if state == "CANCELLED":
-            info.job.attempt = info.job.restart_times + 1  # whoever cancels a job does not want it back
+            info.job.attempt = info.job.restart_times + 1  # no retry: somebody has cancelled it
             return f"Slurm job {number} was cancelled. Repeat the command to resume it"
         if state in FAILED:
             more = ": give it more time (max_runtime)" if state == "TIMEOUT" else ""

@@ -34,11 +34,11 @@ class Verified(NamedTuple):
     problems: list[str]
     """A sentence for each."""
     unproven: list[str]
-    """Runs of which something has no checksum, since an earlier version wrote it."""
+    """Runs with a file that has no checksum, because an earlier version wrote it."""
 
 
 def verify(root: Path) -> Verified:
-    """Check all that lies below a results folder. UserError: there is nothing."""
+    """Check everything below a results folder. UserError: it holds no results."""
     runs: dict[str, dict[str, Any]] = {}
     tables: list[Table] = []
     unproven: set[str] = set()

@@ -1,4 +1,4 @@
-"""The page's HTML: a whole file, or a part for the report and the documentation site. It asks no other file or host."""
+"""The page's HTML: a whole file, or a part for the report and the documentation site. It loads nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What result files say of themselves: every reader compares it with the file's name and with the other files.
+"""Identity of result files: every reader compares it with the file's name and the other files.
 
 Runs, tables, fits and figures are named by content, `<words>-<hash8>`. A file that was copied over another one, or that
 changed on the disk, would otherwise be measured and drawn as something that it is not. Needs neither numpy nor torch.

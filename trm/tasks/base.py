@@ -85,7 +85,7 @@ class Task(ABC):
         return None
 
     def symmetric(self, meta: Meta) -> Symmetric | None:
-        """What the symmetries leave alike, for `trm data inspect`; None: nothing is compared."""
+        """Marginals that the symmetries make uniform, for `trm data inspect`; None: nothing is compared."""
         return None
 
     def move(self, config: DataConfig, pool: Pool, puzzles: np.ndarray) -> None:
@@ -127,7 +127,7 @@ class Task(ABC):
         return Augmenter(puzzles.meta)
 
     def check_copies(self, train: PuzzleSet, copies: int, place: Path) -> None:
-        """Raise UserError if so many copies cannot be written."""
+        """Raise UserError if this many copies cannot be written."""
         if copies < 0:
             raise UserError(f"--copies {copies} is below 0: give 0 or more")
 

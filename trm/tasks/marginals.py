@@ -20,7 +20,7 @@ ENOUGH = 100
 
 @dataclass(frozen=True)
 class Symmetric:
-    """What the symmetries of a task leave alike."""
+    """Marginals that the symmetries of a task make uniform."""
 
     name: str
     """What a token is called: digit, colour."""

@@ -24,7 +24,7 @@ OUT_OF_MEMORY = re.compile(
 
 
 def micro_batches(config: RunConfig, puzzles: Sizes, dtype: torch.dtype, world: int, limit: int) -> int:
-    """The run's micro-batches, or more where the device's memory asks for it: the result is the same to rounding."""
+    """The run's micro-batches, or more where the device's memory requires it: the result is equal up to rounding."""
     asked = config.training.micro_batches
     found = fitting_micro_batches(config, puzzles, dtype.itemsize, world, limit, asked) if limit else None
     if found is not None and found > asked:

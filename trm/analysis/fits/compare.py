@@ -247,7 +247,7 @@ def _beaten(
 
 
 def ended(data: Data) -> bool:
-    """Whether the last two points cannot be told apart, in the direction of the trend. Runs at both are paired."""
+    """Whether the last two points do not differ in the direction of the trend. Runs at both are paired."""
     _, y = data.means()
     places = np.unique(data.x[0])
     if len(places) < 3:

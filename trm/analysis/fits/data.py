@@ -36,7 +36,7 @@ class Data:
     exclusions: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     candidates: Data | None = None
-    """Of an envelope: all points among which it was chosen."""
+    """For an envelope: all points that it was chosen from."""
 
     def __post_init__(self) -> None:
         self.excluded = np.zeros(len(self.runs), dtype=bool)
@@ -61,15 +61,9 @@ class Data:
     def without(self, rows: np.ndarray) -> Data:
         """The observations outside the boolean mask `rows`."""
         keep = ~rows
-        return Data(
-            self.x[:, keep],
-            self.y[keep],
-            self.group[keep],
-            [run for run, kept in zip(self.runs, keep) if kept],
-            self.tested[keep],
-            self.exclusions,
-            self.notes,
-        )
+        runs = [run for run, kept in zip(self.runs, keep) if kept]
+        arrays = self.x[:, keep], self.y[keep], self.group[keep]
+        return Data(*arrays, runs, self.tested[keep], self.exclusions, self.notes)
 
 
 def gather(table: Table, spec: FitSpec) -> list[tuple[Any, Data]]:

@@ -283,7 +283,7 @@ def _mixed(parts: Sequence[Array], weights: Sequence[float], level: float) -> li
 def _place(
     fits: Mapping[str, _Fit], place: Place, measured: tuple[int | None, int], noise: float, spec: FitSpec
 ) -> dict[str, Any]:
-    """The prediction for what so many seeds (None: one) and test puzzles will measure at a place."""
+    """The prediction for a measurement with this many seeds (None: one) and test puzzles."""
     seeds, runs, tested = measured[0], measured[0] or 1, measured[1] * (measured[0] or 1)
     x = np.array([[place.flops], [place.parameters], [place.puzzles]], float)
     rng = np.random.default_rng(spec.seed)

@@ -55,13 +55,13 @@ class Drawing:
     claims: Sequence[Claim] = ()
     """What the figure shows."""
     remarks: str = ""
-    """Sentences that are no claims."""
+    """Sentences besides the claims."""
     lines: str = ""
     """Small lines under the heading."""
     numbers: dict[str, Any] = field(default_factory=dict)
     """Further numbers for the figure's JSON."""
     carried: int | None = None
-    """Runs that carry the fitted line; None: there is none."""
+    """Number of runs behind the fitted line; None: there is no line."""
     sentence: str = field(default="", init=False)
     """Claims and remarks in words; written by `finish`, like the next two."""
     answer: str = ""
@@ -248,16 +248,8 @@ def heading(axes: Axes, title: str, lines: str = "") -> None:
     below = lines.count("\n") + 1 if lines else 0
     axes.set_title(title, pad=6 + 1.32 * SMALL * below)
     if lines:
-        note(
-            axes,
-            lines,
-            (0, 1),
-            (0, 4),
-            xycoords="axes fraction",
-            color="#333333",
-            va="bottom",
-            linespacing=1.15,
-        )
+        style = {"xycoords": "axes fraction", "color": "#333333", "va": "bottom", "linespacing": 1.15}
+        note(axes, lines, (0, 1), (0, 4), **style)
 
 
 def note(

@@ -169,7 +169,7 @@ def scale(interactions: Sequence[Claim]) -> Criterion:
 
 
 def _size(item: Claim) -> bool:
-    """Whether an interaction is one with the size of batch or model (and not with another task, say)."""
+    """Whether an interaction is with the batch or model size, not with another task, say."""
     return any(word in item.place for word in ("batch", "d model", "d_model", "layer", "width", "parameters"))
 
 

@@ -69,7 +69,7 @@ def _wanted() -> str:
 
 
 def folders() -> list[Path]:
-    """Where files of this machine are looked for and kept; the first one that is writable gets new ones."""
+    """Where files built for this machine are kept; a new one goes to the first folder that is writable."""
     return build_folders(SOURCE)
 
 

@@ -44,5 +44,5 @@ def _reason(error: Exception) -> str:
 
 
 def pays(train_flops: float) -> bool:
-    """Whether compiling shortens a run of so many FLOPs; Inductor needs a C++ compiler."""
+    """Whether compiling shortens a run of this many FLOPs; Inductor needs a C++ compiler."""
     return train_flops >= LEAST_FLOPS and compiler() is not None

@@ -211,10 +211,10 @@ class XlaBackend(Backend):
                 self._spmd.mark_sharding(tensor, self._mesh, spec)
 
     def all_reduce(self, flat: Tensor) -> None:
-        """Nothing: the partitioner inserts the sums into the program."""
+        """Does nothing: the partitioner inserts the sums into the program."""
 
     def request_stop(self, stop: Tensor, requested: int) -> None:
-        """Nothing: a number in the graph would compile another program; `stop_agreed` asks on the host."""
+        """Does nothing: another constant in the graph would need another program; `stop_agreed` gathers on the host."""
 
     def stop_agreed(self, stop: Tensor, step: int, requested: int) -> bool:
         if self.workers is None:

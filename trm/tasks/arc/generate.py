@@ -19,7 +19,7 @@ from trm.tasks.arc.spec import check_families
 SMALLEST = 4
 """Smallest side of the canvas."""
 MOST_PAIRS = 50
-"""The smallest grids do not allow many more pairs."""
+"""The smallest grids have few more distinct pairs."""
 
 
 class Draws:

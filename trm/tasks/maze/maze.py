@@ -23,7 +23,7 @@ from trm.tasks.sudoku.classes import number_rows
 TRIES = 20_000
 """Attempts per maze; about one in 60 random 30x30 mazes has a path of 110 cells."""
 MOST_MADE = 20
-"""Mazes made for each one that is wanted, before the different ones are called too few."""
+"""Mazes generated for each one requested before giving up for lack of different ones."""
 WALLS = ("random", "depth_first", "uniform")
 """Kinds of walls by their number in the kernels."""
 
