@@ -101,15 +101,10 @@ def save(drawing: Drawing, out: str | Path, origin: Mapping[str, Any] | None = N
     further entries of the JSON file, which hold what the figure was made from."""
     out = Path(out)
     subject = "; ".join(drawing.provenance.values())
-    about = {
-        "Title": drawing.title,
-        "Subject": subject,
-        "Keywords": drawing.sentence,
-        "Creator": "trm.analysis",
-    }
-    dates = {"CreationDate": None, "ModDate": None}
+    about: dict[str, str | None] = {"Title": drawing.title, "Subject": subject, "Keywords": drawing.sentence}
+    about |= {"Creator": "trm.analysis", "CreationDate": None, "ModDate": None}
     pdf, png = io.BytesIO(), io.BytesIO()
-    drawing.canvas.savefig(pdf, format="pdf", metadata={**about, **dates})
+    drawing.canvas.savefig(pdf, format="pdf", metadata=about)
     drawing.canvas.savefig(png, format="png", metadata={"Title": drawing.title, "Description": subject})
     files = [out, out.with_suffix(".png"), out.with_suffix(".json")]
     write_bytes(files[0], pdf.getvalue())
@@ -123,11 +118,8 @@ def save(drawing: Drawing, out: str | Path, origin: Mapping[str, Any] | None = N
 
 def words_of(drawing: Drawing) -> dict[str, Any]:
     """Everything of a figure but its picture, for its JSON."""
-    facts = {
-        key: value
-        for key, value in vars(drawing).items()
-        if key not in ("canvas", "rows", "lines", "remarks", "carried")
-    }
+    hidden = ("canvas", "rows", "lines", "remarks", "carried")
+    facts = {key: value for key, value in vars(drawing).items() if key not in hidden}
     return {**facts, "claims": [claim.numbers for claim in drawing.claims]}
 
 

@@ -61,9 +61,8 @@ class LocalStore(Store):
             with self._locked():
                 before = self._check_generation(name, generation)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                now = max(
-                    time.time_ns(), int(before or 0) + 1
-                )  # a new generation even if the clock stands still
+                # a new generation even if the clock stands still
+                now = max(time.time_ns(), int(before or 0) + 1)
                 os.utime(temporary, ns=(now, now))
                 os.replace(temporary, target)
                 sync_folder(target.parent)

@@ -159,9 +159,8 @@ def memory_bytes(config: RunConfig, sizes: Sizes, rows: int, itemsize: int = 2, 
     """
     model = config.model
     size = flops.parameters(model, sizes.seq_len, sizes.vocab)
-    state = 4 * (
-        5 * size + sizes.num_ids * model.d_model
-    )  # weights, gradients, moments, average; puzzle table
+    # weights, gradients, moments, average; puzzle table
+    state = 4 * (5 * size + sizes.num_ids * model.d_model)
     length, width = flops.tokens(model, sizes.seq_len), model.d_model
     inner, attention = flops.inner_width(model, width), model.mixer == "attention"
     token_inner = None if attention else flops.inner_width(model, length)

@@ -287,9 +287,8 @@ def _refuse_equal_labels(points: Iterable[Point], where: str) -> None:
 def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> None:
     """Refuse an axis along which nothing changes."""
     lengths = {f"training.{name}" for name in LENGTHS}
-    fixed = forced.keys() | (
-        lengths if lengths & forced.keys() else set()
-    )  # one forced length replaces the others
+    # one forced length replaces the others
+    fixed = forced.keys() | (lengths if lengths & forced.keys() else set())
     for key, values in grid.product.items():
         if len(values) > 1 and key not in fixed:
             names = set()

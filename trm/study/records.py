@@ -100,9 +100,8 @@ def weights_metadata(path: Path) -> dict[str, Any]:
             size = min(int.from_bytes(file.read(8), "little"), path.stat().st_size)
             metadata = json.loads(file.read(size))["__metadata__"]
         config = json.loads(metadata["config"])
-        meta = config.pop("meta", None) or json.loads(
-            metadata["meta"]
-        )  # two entries in files of earlier versions
+        # earlier versions wrote two entries
+        meta = config.pop("meta", None) or json.loads(metadata["meta"])
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: train the run first") from None
     except OSError as error:

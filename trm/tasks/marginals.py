@@ -59,9 +59,8 @@ def describe(inputs: np.ndarray, puzzle: np.ndarray, kind: Symmetric) -> list[st
         for number in np.unique(kind.cells):
             odd = max(odd, _deviation(given[:, kind.cells == number]))
         for cell in np.flatnonzero(grid.ravel() >= ENOUGH) if len(kind.tokens) else ():
-            odd = max(
-                odd, _deviation(inputs[:, cell, None] == np.array(kind.tokens))
-            )  # a first row of 1, 2, 3, ...
+            # as in a first row of 1, 2, 3, ...
+            odd = max(odd, _deviation(inputs[:, cell, None] == np.array(kind.tokens)))
     if odd > SURE:
         lines.append(
             f"  WARNING: these shares are not uniform ({odd:.0f} standard deviations): the puzzles are in a form "

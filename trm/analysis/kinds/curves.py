@@ -92,17 +92,10 @@ def _panel(
     if not len(frame):
         raise UserError(f"no run of {table.experiment} measured {spec.metric}: the figure would be empty")
     frame["shade"] = frame["hue"].map(shades)
-    means = frame.groupby(["point", "shade", "step"], as_index=False)[
-        list({spec.against, spec.metric} - {"step"})
-    ].mean()
-    style: dict[str, Any] = {
-        "x": spec.against,
-        "y": spec.metric,
-        "hue": "shade",
-        "estimator": None,
-        "legend": False,
-    }
-    style["palette"] = {shade: shade for shade in shades.values()}
+    measured = list({spec.against, spec.metric} - {"step"})
+    means = frame.groupby(["point", "shade", "step"], as_index=False)[measured].mean()
+    style: dict[str, Any] = {"x": spec.against, "y": spec.metric, "hue": "shade", "estimator": None}
+    style |= {"legend": False, "palette": {shade: shade for shade in shades.values()}}
     sns.lineplot(frame, units="run", alpha=0.3, linewidth=0.6, ax=axes, **style)
     sns.lineplot(means, units="point", linewidth=1.5, ax=axes, **style)
     common.axis_scale(axes, "x", AXES[spec.against], frame[spec.against], log=False)
@@ -123,9 +116,8 @@ def _level(axes: Axes, height: float, name: str, dashes: Any) -> None:
 def _guesses(axes: Axes, table: Table, rows: pd.DataFrame) -> str:
     """Levels of blind guessing, and a sentence that compares the held-out accuracy with them (mean over runs; 95 %
     interval over puzzles, normal approximation)."""
-    known = [
-        guess for guess in table.info.get("guess", {}).values() if guess and guess.get("rules") is not None
-    ]
+    every = table.info.get("guess", {}).values()
+    known = [guess for guess in every if guess and guess.get("rules") is not None]
     if not known:
         return ""
     uniform, rules = (float(np.mean([guess[key] for guess in known])) for key in ("uniform", "rules"))

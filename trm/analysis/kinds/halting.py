@@ -41,9 +41,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         style = {"color": shades[value], "linestyle": common.DASHES[index % 4]}
         axes[0].plot(steps, share, marker="o", markersize=2.6, **style)
         sns.ecdfplot(x=steps, weights=share, stat="count", ax=axes[1], **style)
-        axes[1].plot(
-            steps[-1], part["exact_accuracy"].mean(), "D", color=shades[value], clip_on=False, zorder=5
-        )
+        exact = part["exact_accuracy"].mean()
+        axes[1].plot(steps[-1], exact, "D", color=shades[value], clip_on=False, zorder=5)
         mean = stats.mean([_steps(item) for item in part["_halting"]])
         found.append(level("mean_steps", place(key, value), mean, f" of {steps[-1]}"))
         shares = [sum(item["share"]) for item in part["_halting"]]

@@ -25,10 +25,8 @@ class Spec(Figure):
     y: Metric = "cross_entropy"
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        fit = FitSpec(
-            experiments=(experiment,), form="isoflop", x=X, second=BUDGET, y=self.y, where=self.where
-        )
-        return (fit,)
+        keys: dict[str, Any] = {"x": X, "second": BUDGET, "y": self.y, "where": self.where}
+        return (FitSpec(experiments=(experiment,), form="isoflop", **keys),)
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:

@@ -113,9 +113,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, hue: str, group: Mapping[str, Any], f
     places = np.geomspace(cost.min() / 1.3, cost.max() * 1.3, 80)
     for index, (value, colour) in enumerate(common.colours(list(parts)).items()):
         for at, here in parts[value].groupby(X):
-            mean = stats.Mean(
-                float(here["error"].mean()), None, len(here)
-            )  # of two seeds no interval says anything
+            mean = stats.Mean(float(here["error"].mean()), None, len(here))  # no interval from two seeds
             marker = common.MARKERS[index % 8]
             common.seed_marks(axes, float(str(at)), here["error"], colour, marker, summary=mean)
         if "forms" in group:

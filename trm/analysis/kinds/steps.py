@@ -110,12 +110,8 @@ def _grid(axes: Axes, trace: Mapping[str, Any], tokens: Any, bad: np.ndarray) ->
             mpl.patches.Rectangle((column, y), 1, 1, facecolor=face, edgecolor="#c9c9c4", linewidth=0.3)
         )
         if text:
-            style: dict[str, Any] = {
-                "ha": "center",
-                "va": "center",
-                "color": ink,
-                "fontweight": "bold" if given else "normal",
-            }
+            weight = "bold" if given else "normal"
+            style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "fontweight": weight}
             axes.text(column + 0.5, y + 0.46, text, fontsize=min(9.0, size * 1.25), **style)
         if bad[index]:
             axes.plot([column + 0.12, column + 0.88], [y + 0.12, y + 0.88], color=BAD, linewidth=0.5)

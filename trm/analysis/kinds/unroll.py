@@ -72,22 +72,14 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             common.binomial_bar(axes[0], at * shift, means[at].value, tested)
             beside = {"seeds_at": 0.96 * at * shift, "summary": means[at]}
             common.seed_marks(axes[0], at * shift, values, shades[value], marker, **beside)
-        axes[0].plot(
-            np.array(list(means)) * shift,
-            [m.value for m in means.values()],
-            color=shades[value],
-            linewidth=1.1,
-        )
+        heights = [mean.value for mean in means.values()]
+        axes[0].plot(np.array(list(means)) * shift, heights, color=shades[value], linewidth=1.1)
         found.append(gain(series, place(key, value) if key else "", tested))
     trained = rows["model.halt_max_steps"].unique()
     if len(trained) == 1:
         axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
-        style: dict[str, Any] = {
-            "rotation": 90,
-            "ha": "center",
-            "va": "center",
-            "xycoords": ("data", "axes fraction"),
-        }
+        style: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "center"}
+        style["xycoords"] = ("data", "axes fraction")
         style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
         common.note(axes[0], "as in training", (float(trained[0]), 0.5), **style)
     common.axis_scale(axes[0], "x", label("eval_steps"), steps)

@@ -153,9 +153,8 @@ def cost(sections: Sequence[Section], runs: dict[str, Any]) -> Grid:
     for section in sections:
         planned, done = section.planned_runs or section.runs, section.runs
         ratio = "–"
-        if (
-            section.hours and section.spec.planned_hours and done and planned
-        ):  # of what has run: unfinished is not cheap
+        # of what has run: unfinished is not cheap
+        if section.hours and section.spec.planned_hours and done and planned:
             ratio = number(section.hours / (section.spec.planned_hours * done / planned), 2)
         actual, plan = duration(section.hours), duration(section.spec.planned_hours)
         lines.append([section.spec.name, f"{done} of {planned}", plan, actual, ratio])

@@ -112,12 +112,8 @@ def _browser(browser: str, html: str, folder: Path, out: Path) -> str:
     page, pdf = folder / "report.html", folder / "report.pdf"
     page.write_text(html, encoding="utf-8")
     flags = ["--headless", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-    flags += [
-        "--disable-sync",
-        "--no-first-run",
-        "--no-pdf-header-footer",
-        f"--user-data-dir={folder / 'profile'}",
-    ]
+    flags += ["--disable-sync", "--no-first-run", "--no-pdf-header-footer"]
+    flags.append(f"--user-data-dir={folder / 'profile'}")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         flags.append("--no-sandbox")  # Chromium's sandbox refuses root, as in containers; the page is our own
     command = [browser, *flags, f"--print-to-pdf={pdf}", page.as_uri()]

@@ -104,7 +104,6 @@ def _open(path: Path) -> int:
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
         os.fchmod(descriptor, 0o666)  # whatever the umask: other users lock it, too
         return descriptor
-    except (
-        PermissionError
-    ):  # of another user, under a strict umask: processes of this user exclude each other
+    except PermissionError:
+        # another user's file under a strict umask: only processes of this user exclude each other
         return os.open(path.with_name(f"{path.name}-{os.getuid()}"), os.O_RDONLY | os.O_CREAT, 0o666)

@@ -92,9 +92,8 @@ def _canonical(question, answer, orders, best, mask):
                             if partner[columns[1]] // 3 != home:
                                 continue
                             columns[3], columns[4] = partner[columns[0]], partner[columns[1]]
-                            columns[5] = (
-                                home * 9 + 3 - columns[3] - columns[4]
-                            )  # the third column of that box
+                            # the third column of that box
+                            columns[5] = home * 9 + 3 - columns[3] - columns[4]
                             columns[6] = partner[columns[2]]
                             filled = 7
                             away = columns[6] // 3
