@@ -34,6 +34,7 @@ from trm.analysis.report.criteria import (
     workers,
 )
 from trm.analysis.report.page import stacked
+from trm.analysis.report.paper import refutations
 from trm.analysis.specs import ReportExperiment, ReportSpec, TableSpec
 from trm.analysis.stats import Mean, mean
 from trm.analysis.tables import Table, collect
@@ -282,6 +283,14 @@ def test_established_findings_come_first() -> None:
         ("weak 0", True),
         ("unsure 0", False),
     ]
+
+
+def test_a_law_of_the_best_width_says_which_exponent_would_refute_it() -> None:
+    law = {"parameters": {"a": 0.54}, "intervals": {"a": [0.44, 0.66]}, "enough_points": True}
+    spec = {"form": "isoflop", "x": "model.d_model", "second": "train_flops", "y": "cross_entropy"}
+    (text,) = refutations([{"spec": spec, "groups": [{"doubts": [], "law": law}]}], [])
+    assert "another exponent than 0.54 [0.44, 0.66]" in text
+    assert refutations([{"spec": spec, "groups": [{"doubts": ["no minimum"], "law": law}]}], []) == []
 
 
 def test_hypotheses_that_the_grid_cannot_test_are_marked(spec: dict[str, Any]) -> None:

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trm.analysis.labels import label
+from trm.analysis.laws import followed
 from trm.analysis.report.contents import Finding, Section
 from trm.analysis.specs import ReportSpec
-from trm.analysis.words import compact, count, duration, listed, measured, thing
+from trm.analysis.words import compact, count, duration, estimate, listed, measured, thing
 
 ABSTRACT = 150
 """Most words of the abstract."""
@@ -80,8 +81,15 @@ def refutations(fits: Sequence[Mapping[str, Any]], sections: Sequence[Section]) 
     found = []
     for fit in fits:
         group, spec = fit["groups"][0], fit["spec"]
+        if spec["form"] == "isoflop" and followed(group):
+            low, high = group["law"]["intervals"]["a"]
+            shown = estimate(group["law"]["parameters"]["a"], (low, high))
+            found.append(
+                f"New seeds, or larger budgets, that give the best {thing(spec['x'])} against {thing(spec['second'])} "
+                f"another exponent than {shown}, judged by {thing(spec['y'])}."
+            )
         form = (group.get("forms") or {}).get(group.get("chosen")) or {}
-        if group.get("doubts", True) or group["chosen"] == "constant" or not form.get("curve"):
+        if group.get("doubts", True) or group.get("chosen") in (None, "constant") or not form.get("curve"):
             continue
         x, y, low, high = (form["curve"][key] for key in ("x", "y", "low", "high"))
         index = min(range(len(x)), key=lambda i: abs(x[i] - 2 * group["range"][0][1]))
