@@ -52,7 +52,11 @@ def test_several_differences_are_told_together() -> None:
 def test_the_answer_is_the_largest_established_difference_and_what_holds_elsewhere() -> None:
     found = [difference("higher", 0.05, subject="B"), difference("lower", -0.1, subject="D")]
     assert answer(found).startswith("Exact accuracy falls from 80.0 % with A to 70.0 % with D")
-    assert answer(found).endswith("; the other differs too.")
+    second = "with D (−10.0 [−13.0, −7.0] points), and rises to 85.0 % with B (+5.0 [2.0, 8.0] points)."
+    assert answer(found).endswith(second)
+    assert ", and to 85.0 % with B" in answer([difference("higher", 0.1, subject="D"), found[0]])
+    bare = [difference("higher", 0.05, subject="B", ends=None), found[1]]
+    assert answer(bare).endswith("; the other differs too.")
     one = [difference("lower", -0.1, subject="D"), difference("open", 0.01, subject="B")]
     assert answer(one).endswith("; the other is not established to differ.")
     unsure = [difference("open", 0.01, subject=name) for name in "BC"]

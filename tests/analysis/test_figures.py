@@ -99,6 +99,10 @@ def test_colours_and_ticks() -> None:
     assert min(wide) >= 1e3 * (1 - 1e-9)
 
 
+def test_compact_numbers_change_their_prefix_where_three_digits_do() -> None:
+    assert [compact(value) for value in (0.99999e12, 999.0e9, 1e3)] == ["1T", "999G", "1k"]
+
+
 def test_tick_labels_do_not_lie_on_one_another() -> None:
     drawn, axes = panels(3, 2.9)
     sizes = np.array([3890.0, 4610, 6430, 13900])

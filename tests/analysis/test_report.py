@@ -17,9 +17,10 @@ import pytest
 
 from tests.analysis.synthetic import experiment
 from trm.analysis.claims import Claim
+from trm.analysis.fits.compare import MARGIN
 from trm.analysis.paper import ABLATIONS
 from trm.analysis.report import build, page, print_pdf
-from trm.analysis.report.build import findings
+from trm.analysis.report.build import findings, power
 from trm.analysis.report.contents import FigureBlock, Section
 from trm.analysis.report.criteria import (
     ablations,
@@ -310,6 +311,18 @@ def test_power_and_noise_models_are_stated_once(spec: dict[str, Any]) -> None:
     text = html.unescape(page(build(ReportSpec.model_validate(spec))))
     assert text.count("with a probability of 80") == 1
     assert text.count("Student's 95 % interval over its seeds") == 1
+
+
+def test_the_rule_for_laws_is_told_with_the_margin_in_use(spec: dict[str, Any]) -> None:
+    text = html.unescape(page(build(ReportSpec.model_validate(spec))))
+    assert f"are worse by {MARGIN} in AICc" in text
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"), [([0.039], "80 %; smaller"), ([0.03, 0.05], "from 3.0 points to 5.0")]
+)
+def test_one_experiment_has_no_range_of_powers(sizes: list[float], words: str) -> None:
+    assert words in power([FigureBlock(Path("f"), numbers={"detectable": size}) for size in sizes], 3)
 
 
 def test_no_number_is_broken_from_its_unit_or_interval(spec: dict[str, Any]) -> None:

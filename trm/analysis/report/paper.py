@@ -7,9 +7,9 @@ from trm.analysis.labels import label
 from trm.analysis.laws import followed
 from trm.analysis.report.contents import Finding, Section
 from trm.analysis.specs import ReportSpec
-from trm.analysis.words import compact, count, duration, estimate, listed, measured, thing
+from trm.analysis.words import count, duration, estimate, listed, measured, number, thing
 
-ABSTRACT = 150
+ABSTRACT = 180
 """Most words of the abstract."""
 REFERENCES = (
     ("Jolicoeur-Martineau 2025, Less is More: Recursive Reasoning with Tiny Networks", "2510.04871"),
@@ -25,8 +25,9 @@ REFERENCES = (
 )
 
 
-def size(sections: Sequence[Section], runs: Mapping[str, Any]) -> str:
-    """What the study consists of: `61 runs, 3 seeds each, 12 min of device time`."""
+def size(sections: Sequence[Section], runs: Mapping[str, Any], parameters: Sequence[int] = ()) -> str:
+    """What the study consists of: `61 runs, 3 seeds each, 12 min of device time`. `parameters`: of the models that have
+    run, to name their sizes."""
     seeds = sorted({section.seeds for section in sections if section.seeds})
     many = (
         f"{seeds[0]} to {seeds[-1]} seeds each"
@@ -34,14 +35,25 @@ def size(sections: Sequence[Section], runs: Mapping[str, Any]) -> str:
         else f"{count(seeds[0] if seeds else 0, 'seed')} each"
     )
     hours = sum(run["device_seconds"] for run in runs.values()) / 3600
-    return f"{count(len(runs), 'run')}, {many}, {duration(hours)} of device time"
+    sizes = (
+        " to ".join(f"{value:,}" for value in sorted({min(parameters), max(parameters)}))
+        if parameters
+        else ""
+    )
+    models = f" of models with {sizes} parameters" if sizes else ""
+    return f"{count(len(runs), 'run')}{models}, {many}, {duration(hours)} of device time"
 
 
 def abstract(
-    spec: ReportSpec, sections: Sequence[Section], found: Sequence[Finding], runs: Mapping[str, Any]
+    spec: ReportSpec,
+    sections: Sequence[Section],
+    found: Sequence[Finding],
+    runs: Mapping[str, Any],
+    parameters: Sequence[int] = (),
 ) -> str:
-    """At most ABSTRACT words: what was asked, of what, what was found, how sure, and the verdicts."""
-    done = f"The study is {size(sections, runs)}; brackets are 95 % intervals over seeds."
+    """At most ABSTRACT words: what was asked, of what, what was found, how sure, and the verdicts. `parameters`: of the
+    models that have run."""
+    done = f"The study is {size(sections, runs, parameters)}; brackets are 95 % intervals over seeds."
     opening = [spec.question, spec.intro, done]
     states = [section.verdict.state for section in sections if section.verdict]
     tally = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
@@ -95,7 +107,7 @@ def refutations(fits: Sequence[Mapping[str, Any]], sections: Sequence[Section]) 
         index = min(range(len(x)), key=lambda i: abs(x[i] - 2 * group["range"][0][1]))
         bounds = measured(spec["y"], y[index], (low[index], high[index]))
         name, metric = thing(spec["x"]), thing(spec["y"])
-        at = f"{compact(x[index])} {label(spec['x']).unit or name}"
+        at = f"{number(x[index])} {label(spec['x']).unit or name}"
         found.append(
             f"A run at {at}, twice the largest point of its law, with {metric} outside its interval: {bounds}."
         )
