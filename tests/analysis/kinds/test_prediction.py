@@ -20,7 +20,8 @@ def test_inside_or_outside_the_interval() -> None:
     spec = figure(**SPEC)
     text = told([extrapolated(group, spec)])
     assert (
-        "Extrapolated 100 times beyond the data to 10¹⁵ FLOPs, the law predicts error 4.0 % [3.0, 6.0]" in text
+        "Extrapolated 100 times beyond the data to 10¹⁵ FLOPs, the law predicts error 4.0 % [3.0, 6.0]"
+        in text
     )
     assert "paper: 5.0 %, inside the interval" in text
     form["at"]["interval"] = [0.03, 0.045]

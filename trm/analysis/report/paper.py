@@ -9,7 +9,7 @@ from trm.analysis.report.contents import Finding, Section
 from trm.analysis.specs import ReportSpec
 from trm.analysis.words import count, duration, estimate, listed, measured, number, thing
 
-ABSTRACT = 180
+ABSTRACT = 200
 """Most words of the abstract."""
 REFERENCES = (
     ("Jolicoeur-Martineau 2025, Less is More: Recursive Reasoning with Tiny Networks", "2510.04871"),
