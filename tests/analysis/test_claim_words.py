@@ -101,7 +101,7 @@ def test_levels_and_what_was_read_back() -> None:
     two = [
         level("mean_steps", name, Mean(value, None, 1), " of 8") for name, value in (("A", 3.0), ("B", 5.0))
     ]
-    assert told(two) == "Mean supervision steps are 3 steps of 8 (A) and 5 steps of 8 (B)."
+    assert told(two) == "The mean supervision steps are 3 steps of 8 (A) and 5 steps of 8 (B)."
     assert two[0].text() == "mean supervision steps with A are 3 steps of 8"
     gap = level("train_test_gap", "", Mean(1.8, None, 1))
     assert gap.text() == "the gap between training and unseen puzzles is 1.8 percentage points"

@@ -268,6 +268,13 @@ def test_the_first_screen_has_the_question_findings_and_one_figure(spec: dict[st
     assert 1 <= len(report.findings) <= 5
 
 
+def test_the_printed_page_leaves_out_what_it_cannot_unfold(spec: dict[str, Any]) -> None:
+    report = build(ReportSpec.model_validate(spec))
+    for run, paper in ((False, True), (True, True), (False, False)):
+        text = html.unescape(page(replace(report, paper_run=run), paper=paper))
+        assert ("The paper's numbers" in text) == (run or not paper)
+
+
 def test_established_findings_come_first() -> None:
     def section(name: str, *strengths: float | None) -> Section:
         blocks = [
@@ -400,7 +407,7 @@ def test_without_a_browser_there_is_no_pdf_and_a_sentence(
 def test_a_browser_prints_the_page(spec: dict[str, Any], tmp_path: Path) -> None:
     text = page(build(ReportSpec.model_validate(spec)), paper=True)
     assert "<script" not in text
-    assert text.count("<details>") == 2  # criteria and published numbers that this scale cannot decide
+    assert text.count("<details>") == 1  # criteria that this scale cannot decide
     print_pdf(text, tmp_path / "r.pdf")
     assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
 

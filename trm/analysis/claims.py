@@ -283,7 +283,7 @@ def _levels(group: list[Claim]) -> str:
         else [min(group, key=lambda claim: claim.value), max(group, key=lambda claim: claim.value)]
     )
     shown = listed([f"{claim.amount}{claim.more} ({claim.subject})" for claim in named])
-    return f"{name} {_is(name)} {shown if few else f'between {shown}'}"
+    return f"the {name} {_is(name)} {shown if few else f'between {shown}'}"
 
 
 def _is(name: str) -> str:
