@@ -52,7 +52,11 @@ def test_several_differences_are_told_together() -> None:
 def test_the_answer_is_the_largest_established_difference_and_what_holds_elsewhere() -> None:
     found = [difference("higher", 0.05, subject="B"), difference("lower", -0.1, subject="D")]
     assert answer(found).startswith("Exact accuracy falls from 80.0 % with A to 70.0 % with D")
-    assert answer(found).endswith("; the other differs too.")
+    second = "with D (−10.0 [−13.0, −7.0] points), and rises to 85.0 % with B (+5.0 [2.0, 8.0] points)."
+    assert answer(found).endswith(second)
+    assert ", and to 85.0 % with B" in answer([difference("higher", 0.1, subject="D"), found[0]])
+    bare = [difference("higher", 0.05, subject="B", ends=None), found[1]]
+    assert answer(bare).endswith("; the other differs too.")
     one = [difference("lower", -0.1, subject="D"), difference("open", 0.01, subject="B")]
     assert answer(one).endswith("; the other is not established to differ.")
     unsure = [difference("open", 0.01, subject=name) for name in "BC"]
@@ -97,7 +101,7 @@ def test_levels_and_what_was_read_back() -> None:
     two = [
         level("mean_steps", name, Mean(value, None, 1), " of 8") for name, value in (("A", 3.0), ("B", 5.0))
     ]
-    assert sentences(two) == "Mean supervision steps are 3 steps of 8 (A) and 5 steps of 8 (B)."
+    assert sentences(two) == "The mean supervision steps are 3 steps of 8 (A) and 5 steps of 8 (B)."
     assert two[0].text() == "mean supervision steps with A are 3 steps of 8"
     gap = level("train_test_gap", "", Mean(1.8, None, 1))
     assert gap.text() == "the gap between training and unseen puzzles is 1.8 percentage points"

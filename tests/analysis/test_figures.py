@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.analysis.conftest import figure, inputs
-from trm.analysis.drawing import save, styled
+from trm.analysis.drawing import footer, save, stack, styled
 from trm.analysis.kinds import KINDS, draw
-from trm.analysis.kinds.common import BinaryLocator, colours, nice, panels
+from trm.analysis.kinds.common import BinaryLocator, canvas, colours, nice, panels
 from trm.analysis.scales import fitting, round_values
 from trm.analysis.tables import Table
 from trm.analysis.traces import puzzles
@@ -83,6 +83,21 @@ def test_panels_beside_one_another_stack_on_a_narrow_screen(tables: dict[str, Ta
     assert json.loads(files[2].read_text())["narrow"] == ""
 
 
+def test_many_small_panels_stay_beside_one_another_on_a_narrow_screen() -> None:
+    with styled():
+        drawn, axes = canvas(7.0, 3.4, 2, 7)
+        footer(drawn, "study")
+        assert stack(drawn)
+        drawn.canvas.draw()
+    boxes = [axis.get_position() for axis in axes.flat]
+    assert len({round(box.x0, 3) for box in boxes}) == 4
+    order = [(-round(box.y0, 3), round(box.x0, 3)) for box in boxes]
+    assert order == sorted(order)  # puzzle after puzzle, step after step
+    assert not any(one.overlaps(two) for i, one in enumerate(boxes) for two in boxes[:i])
+    note = drawn.texts[0].get_window_extent().transformed(drawn.transFigure.inverted())
+    assert min(box.y0 for box in boxes) > note.y1
+
+
 def test_the_style_is_left_as_it_was() -> None:
     before = matplotlib.rcParams["axes.grid"]
     with styled():
@@ -97,6 +112,10 @@ def test_colours_and_ticks() -> None:
     wide = nice(1e3, 1e15)
     assert 4 <= len(wide) <= 8
     assert min(wide) >= 1e3 * (1 - 1e-9)
+
+
+def test_compact_numbers_change_their_prefix_where_three_digits_do() -> None:
+    assert [compact(value) for value in (0.99999e12, 999.0e9, 1e3)] == ["1T", "999G", "1k"]
 
 
 def test_tick_labels_do_not_lie_on_one_another() -> None:

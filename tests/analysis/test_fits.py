@@ -264,6 +264,13 @@ def test_choosing_a_form() -> None:
     name, why = choose({"a": form(-5, 0.3), "b": form(-3, 0.1)})
     assert name == "a"
     assert "b comes nearer" in why
+    assert (
+        "none of these comes nearer" in choose({"a": form(-5, 0.299), "b": form(-3, 0.295)})[1]
+    )  # the same per cent
+    name, why = choose(
+        {"power_law": form(-5, 0.2), "power_law_floor": form(-3, 0.3), "sigmoid": form(-9, 0.1)}
+    )
+    assert (name, why.partition(";")[0]) == ("power_law", "lowest AICc of a constant and the power laws")
     assert choose({"a": form(-5, 0.3, enough_points=False), "b": form(-3, 0.1)})[0] == "b"
 
 

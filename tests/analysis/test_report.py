@@ -17,9 +17,10 @@ import pytest
 
 from tests.analysis.synthetic import experiment
 from trm.analysis.claims import Claim
+from trm.analysis.fits.compare import MARGIN
 from trm.analysis.paper import ABLATIONS
 from trm.analysis.report import build, page, print_pdf
-from trm.analysis.report.build import findings
+from trm.analysis.report.build import findings, power
 from trm.analysis.report.contents import FigureBlock, Section
 from trm.analysis.report.criteria import (
     ablations,
@@ -34,6 +35,7 @@ from trm.analysis.report.criteria import (
     workers,
 )
 from trm.analysis.report.page import stacked
+from trm.analysis.report.paper import refutations
 from trm.analysis.specs import ReportExperiment, ReportSpec, TableSpec
 from trm.analysis.stats import Mean, mean
 from trm.analysis.tables import Table, collect
@@ -266,6 +268,13 @@ def test_the_first_screen_has_the_question_findings_and_one_figure(spec: dict[st
     assert 1 <= len(report.findings) <= 5
 
 
+def test_the_printed_page_leaves_out_what_it_cannot_unfold(spec: dict[str, Any]) -> None:
+    report = build(ReportSpec.model_validate(spec))
+    for run, paper in ((False, True), (True, True), (False, False)):
+        text = html.unescape(page(replace(report, paper_run=run), paper=paper))
+        assert ("The paper's numbers" in text) == (run or not paper)
+
+
 def test_established_findings_come_first() -> None:
     def section(name: str, *strengths: float | None) -> Section:
         blocks = [
@@ -282,6 +291,15 @@ def test_established_findings_come_first() -> None:
         ("weak 0", True),
         ("unsure 0", False),
     ]
+
+
+def test_a_law_of_the_best_width_says_which_exponent_would_refute_it() -> None:
+    law = {"parameters": {"a": 0.54}, "intervals": {"a": [0.44, 0.66]}, "enough_points": True, "doubts": []}
+    spec = {"form": "isoflop", "x": "model.d_model", "second": "train_flops", "y": "cross_entropy"}
+    (text,) = refutations([{"spec": spec, "groups": [{"law": law}]}], [])
+    assert "another exponent than 0.54 [0.44, 0.66]" in text
+    law["doubts"] = ["no minimum"]
+    assert refutations([{"spec": spec, "groups": [{"law": law}]}], []) == []
 
 
 def test_hypotheses_that_the_grid_cannot_test_are_marked(spec: dict[str, Any]) -> None:
@@ -301,6 +319,18 @@ def test_power_and_noise_models_are_stated_once(spec: dict[str, Any]) -> None:
     text = html.unescape(page(build(ReportSpec.model_validate(spec))))
     assert text.count("with a probability of 80") == 1
     assert text.count("Student's 95 % interval over its seeds") == 1
+
+
+def test_the_rule_for_laws_is_told_with_the_margin_in_use(spec: dict[str, Any]) -> None:
+    text = html.unescape(page(build(ReportSpec.model_validate(spec))))
+    assert f"are worse by {MARGIN} in AICc" in text
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"), [([0.039], "80 %; smaller"), ([0.03, 0.05], "from 3.0 points to 5.0")]
+)
+def test_one_experiment_has_no_range_of_powers(sizes: list[float], words: str) -> None:
+    assert words in power([FigureBlock(Path("f"), numbers={"detectable": size}) for size in sizes], 3)
 
 
 def test_no_number_is_broken_from_its_unit_or_interval(spec: dict[str, Any]) -> None:
@@ -378,7 +408,7 @@ def test_without_a_browser_there_is_no_pdf_and_a_sentence(
 def test_a_browser_prints_the_page(spec: dict[str, Any], tmp_path: Path) -> None:
     text = page(build(ReportSpec.model_validate(spec)), paper=True)
     assert "<script" not in text
-    assert text.count("<details>") == 2  # criteria and published numbers that this scale cannot decide
+    assert text.count("<details>") == 1  # criteria that this scale cannot decide
     print_pdf(text, tmp_path / "r.pdf")
     assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
 

@@ -36,6 +36,7 @@ def test_a_difference_decides_by_its_interval(tables: dict[str, Table]) -> None:
 def test_levels_laws_and_what_was_not_run(tables: dict[str, Table]) -> None:
     table = tables["two_decades"]
     assert found(table, {"where": {"training.steps": 12000}, "above": 0.5}).state == "supported"
+    assert "(expected: above 50 %)" in found(table, {"where": {"training.steps": 12000}, "above": 0.5}).why
     assert found(table, {"where": {"training.steps": 5}, "above": 0.5}).state == "not tested"
     fit = fit_table(table, FitSpec(x="train_flops", bootstrap=60))
     assert found(table, {"metric": "error", "law": "train_flops"}, fits=[fit]).state == "supported"
@@ -50,7 +51,7 @@ def test_levels_laws_and_what_was_not_run(tables: dict[str, Table]) -> None:
         Check(law="parameters", above=0.5)
 
 
-def test_the_abstract_has_150_words_at_most_and_counts_the_verdicts() -> None:
+def test_the_abstract_keeps_its_length_and_counts_the_verdicts() -> None:
     sections = [
         Section(ReportExperiment(name=name, table=""), runs=3, seeds=3, verdict=Verdict(state, "why"))
         for name, state in (("a", "supported"), ("b", "supported"), ("c", "undecided"))
@@ -62,3 +63,6 @@ def test_the_abstract_has_150_words_at_most_and_counts_the_verdicts() -> None:
     assert "Finding 0" in text
     assert "Nothing." not in text
     assert text.endswith("Of 3 hypotheses: 2 supported and 1 undecided.")
+    text = abstract(spec, sections, [], {}, [900, 4_000, 3_000])
+    assert "0 runs of models with 900 to 4,000 parameters, 3 seeds each" in text
+    assert "with 900 parameters" in abstract(spec, sections, [], {}, [900, 900])

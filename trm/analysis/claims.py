@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from trm.analysis.words import changed, compact, count, estimate, listed, measured, noun, sentence
+from trm.analysis.words import changed, count, estimate, listed, measured, noun, number, sentence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -288,7 +288,7 @@ def _levels(group: list[Claim]) -> str:
         else [min(group, key=lambda claim: claim.value), max(group, key=lambda claim: claim.value)]
     )
     shown = listed([f"{claim.amount}{claim.more} ({claim.subject})" for claim in named])
-    return f"{name} {_is(name)} {shown if few else f'between {shown}'}"
+    return f"the {name} {_is(name)} {shown if few else f'between {shown}'}"
 
 
 def _is(name: str) -> str:
@@ -342,7 +342,9 @@ def _largest(known: list[Claim], crossed: list[Claim]) -> str:
     sure = [claim for claim in known if claim.sign]
     top = max(sure or known, key=lambda claim: abs(claim.value))
     text, others, also = _short(top), len(known) - 1, len(sure) - 1
-    if sure and others:
+    if also == others == 1 and (rest := _second(top, next(claim for claim in sure if claim is not top))):
+        text += rest
+    elif sure and others:
         verb = "differs too" if also == 1 else "differ too" if also else "is established to differ"
         which = f"of {others} others, {also or 'none'}" if others > 1 else "the other"
         text += f"; {which} {verb if also or others > 1 else 'is not established to differ'}"
@@ -356,6 +358,15 @@ def _largest(known: list[Claim], crossed: list[Claim]) -> str:
         at = places.pop() if len(places) == 1 else "other settings"
         text += f"; at {at}, {differ or 'none'} of {count(len(crossed), 'effect')} changes"
     return sentence(text) + "."
+
+
+def _second(top: Claim, other: Claim) -> str:
+    """The only other established difference, after the sentence of the largest; empty: it has other ends."""
+    if not top.ends or not other.ends or (top.against, top.ends[0]) != (other.against, other.ends[0]):
+        return ""
+    verb = "" if top.sign == other.sign else "rises " if other.sign > 0 else "falls "
+    last = measured(other.metric, other.ends[1])
+    return f", and {verb}to {last} with {other.subject} ({other.amount})"
 
 
 def _exponents(known: list[Claim]) -> str:
@@ -374,8 +385,8 @@ def _exponents(known: list[Claim]) -> str:
 
 
 def span(low: float, high: float, unit: str) -> str:
-    """A range in words: `between 10 and 1k puzzles`."""
-    return f"between {compact(low)} and {compact(high)} {unit}".rstrip()
+    """A range in words: `between 10 and 1,000 puzzles`."""
+    return f"between {number(low)} and {number(high)} {unit}".rstrip()
 
 
 def one_unit(first: str, last: str) -> tuple[str, str]:

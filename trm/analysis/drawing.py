@@ -23,6 +23,8 @@ from trm.io import dump, sha256_file, shipped, write_bytes, write_text
 from trm.study.records import sealed
 
 STYLE = Path("config/figures.mplstyle")
+SMALLEST = 4
+"""Panels beside each other on a narrow screen, where a row has more of them than this."""
 
 
 @contextmanager
@@ -135,17 +137,22 @@ def _svg(drawing: Drawing) -> str:
 
 
 def stack(figure: Canvas) -> bool:
-    """Put panels that lie beside each other below each other, for a narrow screen; False: there are none. A colour bar
-    has no place in the grid: it stays beside its maps."""
+    """Put panels that lie beside each other below each other, for a narrow screen; False: there are none. Of many small
+    ones SMALLEST stay beside each other. A colour bar has no place in the grid: it stays beside its maps."""
     places = {axes: spot for axes in figure.axes if (spot := axes.get_subplotspec())}
     cells = sorted({(spot.rowspan.start, spot.colspan.start) for spot in places.values()})
     engine = figure.get_layout_engine()
-    if len({column for _, column in cells}) < 2 or engine is None:
+    rows, columns = ({cell[axis] for cell in cells} for axis in (0, 1))
+    if len(columns) < 2 or engine is None:
         return False
-    height = figure.get_figheight() * engine.get()["rect"][3] / len({row for row, _ in cells}) * len(cells)
-    grid = GridSpec(len(cells), 1, figure=figure)
+    beside = SMALLEST if len(columns) > SMALLEST else 1
+    lines = -(-len(columns) // beside)  # that one row becomes
+    height = figure.get_figheight() * engine.get()["rect"][3] * lines
+    grid = GridSpec(len(rows) * lines, beside, figure=figure)
+    ranks = [{place: rank for rank, place in enumerate(sorted(found))} for found in (rows, columns)]
     for axes, spot in places.items():
-        axes.set_subplotspec(grid[cells.index((spot.rowspan.start, spot.colspan.start)), 0])
+        row, column = ranks[0][spot.rowspan.start], ranks[1][spot.colspan.start]
+        axes.set_subplotspec(grid[row * lines + column // beside, column % beside])
         axes.tick_params(labelleft=True)
     for found in figure.legends:
         found.set_ncols(max(1, getattr(found, "_ncols", 1) // 2))

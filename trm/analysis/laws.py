@@ -6,7 +6,7 @@ from typing import Any
 
 from trm.analysis.claims import Bounds, Claim, Verdict, span, verdict_on
 from trm.analysis.labels import label
-from trm.analysis.words import compact, estimate, goal, listed, measured, noun, number, place
+from trm.analysis.words import estimate, goal, listed, measured, noun, number, place
 
 Fit = Mapping[str, Any]
 """The content of a fit.json."""
@@ -122,8 +122,8 @@ def _price(form: Mapping[str, Any], x: str) -> str:
     if target["x"] is None:
         return f" By this law {goal(target['accuracy'])} accuracy is never reached."
     low, high = target.get("interval") or [None, None]
-    bounds = f" [{compact(low)}, {'∞' if high is None else compact(high)}]" if low else ""
-    return f" {goal(target['accuracy'])} accuracy needs {compact(target['x'])}{bounds} {label(x).unit or noun(x)}."
+    bounds = f" [{number(low, 2)}, {'∞' if high is None else number(high, 2)}]" if low else ""
+    return f" {goal(target['accuracy'])} accuracy needs {number(target['x'], 2)}{bounds} {label(x).unit or noun(x)}."
 
 
 def elsewhere(fits: Sequence[Fit]) -> str:
@@ -189,8 +189,8 @@ def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
     if "error" in group:
         return [Claim(x, second, "", math.nan, None, "none", "optimum", more=group["error"])]
     inside, law = [item for item in group["optima"] if not item["edge"]], group["law"]
-    edges = [compact(item["second"]) for item in group["optima"] if item["edge"]]
-    ends = f" At {second} {listed(edges)} the best value lies at the edge of the grid." if edges else ""
+    edges = [item["second"] for item in group["optima"] if item["edge"]]
+    ends = f" At {_at(spec['second'], edges)} the best value lies at the edge of the grid." if edges else ""
     if not followed(group):
         few = f"{len(inside)} of {len(group['optima'])} optima lie inside the grid, too few for a power law"
         why = listed(law["doubts"]) if law and law["enough_points"] and law["doubts"] else few
@@ -206,9 +206,30 @@ def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
         shown = [number(100 * value, 2) for value in (lost[0], lost[-1])]
         more = f": ten times the {second} is best spent on {listed(parts)}"
         ends = (
-            f" Half or twice the best {noun(x)} raises {noun(spec['y'])} by {shown[0]} to {shown[1]} %.{ends}"
+            f" By the parabolas, half or twice the best {noun(x)} raises {noun(spec['y'])} by {shown[0]} to "
+            f"{shown[1]} %.{_missed(group, spec)}{ends}"
         )
     return [Claim(x, second, "", value, bounds, verdict, "optimum", more=more, notes=ends, pairs=len(inside))]
+
+
+def _at(column: str, values: Sequence[float]) -> str:
+    """Values of a column with its unit: `training compute of 2 × 10¹⁰ FLOPs`."""
+    unit = label(column).unit
+    return f"{noun(column)} of {listed([number(value) for value in values])} {unit}".rstrip()
+
+
+def _missed(group: Group, spec: Mapping[str, Any]) -> str:
+    """Where the power law of the best x lies outside that of the optimum itself."""
+    law = group["law"]["parameters"]
+    places = [
+        item["second"]
+        for item in group["optima"]
+        if not item["edge"] and item["x_interval"]
+        and not item["x_interval"][0] <= law["A"] * item["second"] ** law["a"] <= item["x_interval"][1]
+    ]  # fmt: skip
+    if not places:
+        return ""
+    return f" The power law lies outside the interval of the best {noun(spec['x'])} at {_at(spec['second'], places)}."
 
 
 def equation(group: Group, x: str, y: str = "error", width: int = 72) -> str:

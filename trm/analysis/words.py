@@ -127,7 +127,7 @@ def compact(value: float) -> str:
     """A tick label with SI prefixes: 100, 1k, 2.5M, 4G (10^9), 1T (10^12), 3P, 2E, 1Z."""
     size = abs(value)
     for power, prefix in ((21, "Z"), (18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if size >= 10**power * (1 - 1e-9):
+        if size >= 10**power * (1 - 5e-4):  # three digits of 999.6G are 1T
             return f"{value / 10**power:.3g}{prefix}"
     return f"{value:.3g}"
 

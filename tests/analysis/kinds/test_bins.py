@@ -44,6 +44,6 @@ def test_it_is_drawn_where_puzzles_were_counted(drawn: Drawn, tables: dict[str, 
     finally:
         info["bins"] = {}
     assert (
-        "At token mixer MLP, exact accuracy is 20.0 % (20–21 clues) and 28.0 % (24–25 clues)."
+        "At token mixer MLP, the exact accuracy is 20.0 % (20–21 clues) and 28.0 % (24–25 clues)."
         in drawing.sentence
     )

@@ -64,6 +64,21 @@ def test_a_best_width_at_the_edge_of_the_grid_only_bounds_it(tmp_path: Path) -> 
     assert "too few for a power law" in sentences(of_fit(fit))
 
 
+def test_an_optimum_that_the_law_misses_is_named() -> None:
+    law = {"parameters": {"a": 0.5, "A": 1e-5, "steps": 0.3}, "enough_points": True, "doubts": []}
+    law["intervals"] = {"a": [0.4, 0.6], "steps": [0.2, 0.4]}
+    optima = [
+        {"second": second, "x_interval": [low, high], "edge": False, "doubling": {"value": 0.2}}
+        for second, low, high in ((1e10, 0.9, 1.1), (1e12, 9.0, 11.0), (1e14, 70.0, 80.0))
+    ]
+    (claim,) = of_fit({"spec": SPEC, "groups": [{"law": law, "optima": optima}]})
+    missed = "The power law lies outside the interval of the best width d at training compute of 10¹⁴ FLOPs."
+    assert missed in claim.notes
+    optima[-1]["x_interval"] = [90.0, 110.0]
+    (claim,) = of_fit({"spec": SPEC, "groups": [{"law": law, "optima": optima}]})
+    assert "lies outside" not in claim.notes
+
+
 @pytest.mark.parametrize(("curvature", "exponent", "claimed"), [("measured", 0.5, True), ("0.4", 0.0, False)])
 def test_a_law_is_claimed_of_simulated_studies_where_there_is_one(
     curvature: str, exponent: float, claimed: bool

@@ -20,14 +20,15 @@ def test_inside_or_outside_the_interval() -> None:
     spec = figure(**SPEC)
     text = sentences([extrapolated(group, spec)])
     assert (
-        "Extrapolated 100 times beyond the data to 1P FLOPs, the law predicts error 4.0 % [3.0, 6.0]" in text
+        "Extrapolated 100 times beyond the data to 10¹⁵ FLOPs, the law predicts error 4.0 % [3.0, 6.0]"
+        in text
     )
     assert "paper: 5.0 %, inside the interval" in text
     form["at"]["interval"] = [0.03, 0.045]
     assert "outside the interval" in sentences([extrapolated(group, spec)])
     flat = {**group, "chosen": "constant", "forms": {"constant": {**form, "parameters": {"E": 0.1}}}}
     text = sentences([extrapolated(flat, spec)])
-    assert "so nothing is predicted 100 times beyond the data to 1P FLOPs; paper: 5.0 %." in text
+    assert "so nothing is predicted 100 times beyond the data to 10¹⁵ FLOPs; paper: 5.0 %." in text
     assert "do not support the law: x" in sentences([extrapolated({**group, "doubts": ["x"]}, spec)])
 
 

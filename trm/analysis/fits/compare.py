@@ -26,6 +26,8 @@ RIVALS = ("exponential", "sigmoid")
 MARGIN = 0.5
 """AICc by which a rival must be worse: so 70 % and more of true laws are claimed, and at most 1 % of any other curve
 (benchmarks/claims.py)."""
+SAME = 0.01
+"""Errors of the held-out point in log units that differ by less are told as equal."""
 RATIO = 3.84
 """-2 log likelihood ratio beyond which a form is ruled out: 95 % of chi-squared with one degree."""
 EQUAL = 0.025
@@ -126,9 +128,11 @@ def enough(form: Form, points: int) -> bool:
 
 
 def choose(results: dict[str, dict[str, Any]]) -> tuple[str, str]:
-    """The form to show, and why: the lowest AICc among those that the points test and that touch no bound. `results`:
-    per form its `aicc`, `held_out`, `enough_points`, `at_bound` as in fit.json."""
-    results = {name: item for name, item in results.items() if name not in RIVALS} or results
+    """The form to show, and why: the lowest AICc among those that the points test and that touch no bound; the rivals
+    of a power law are only compared with. `results`: per form its `aicc`, `held_out`, `enough_points`, `at_bound` as in
+    fit.json."""
+    every, results = results, {name: item for name, item in results.items() if name not in RIVALS} or results
+    lowest = "lowest AICc" + " of a constant and the power laws" * (len(results) < len(every))
     enough_points = [
         name for name, item in results.items() if item["enough_points"] and not item.get("at_bound")
     ]
@@ -141,13 +145,11 @@ def choose(results: dict[str, dict[str, Any]]) -> tuple[str, str]:
     outs = {name: results[name]["held_out"]["log_error"] for name in known if results[name]["held_out"]}
     if outs and best in outs:
         nearest = min(outs, key=outs.__getitem__)
-        if nearest == best:
-            return best, "lowest AICc, and nearest to the held-out largest point"
-        return (
-            best,
-            f"lowest AICc; {FORM_NAMES.get(nearest, nearest)} comes nearer to the held-out largest point",
-        )
-    return best, "lowest AICc"
+        if outs[best] - outs[nearest] < SAME:
+            return best, f"{lowest}; none of these comes nearer to the held-out largest point"
+        nearer = FORM_NAMES.get(nearest, nearest)
+        return best, f"{lowest}; {nearer} comes nearer to the held-out largest point"
+    return best, lowest
 
 
 def doubts(chosen: str, results: dict[str, dict[str, Any]], points: int) -> list[str]:

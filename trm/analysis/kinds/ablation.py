@@ -9,9 +9,12 @@ from trm.analysis.claims import Claim, claimed, compared
 from trm.analysis.labels import label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, Metric, Scalar
-from trm.analysis.words import changed, count, noun, place, sentence, signed, value_name
+from trm.analysis.words import changed, count, noun, number, place, sentence, signed, value_name
 from trm.errors import UserError
 from trm.study.schema import EvaluationConfig, RunConfig
+
+UNMATCHED = 1.1
+"""Ratio of training FLOPs from which compared values are said to differ in them."""
 
 
 class Spec(Figure):
@@ -81,7 +84,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             f"{count(len(found), 'comparison')} of this figure, rejects no difference at 5 %."
         ),
         claims=[*found.values(), *interactions(parts, spec, values, baseline)],
-        remarks=power(raw, detectable, spec.y)
+        remarks=f"{power(raw, detectable, spec.y)} {unmatched(parts, spec.x, values)}"
         if found
         else f"Only {base_name} was measured: nothing to compare.",
         numbers={
@@ -100,6 +103,20 @@ def power(differences: Sequence[stats.Mean], size: float | None, column: str) ->
     if label(column).percent and size >= 1:
         return f"{pairs} of seeds are too few to show any difference (80 % power)."
     return f"{pairs} of seeds can show a difference of {changed(column, size, sign=False)} (80 % power)."
+
+
+def unmatched(parts: Mapping[Any, pd.DataFrame], x: str, values: Sequence[Any]) -> str:
+    """Whether the values of a colour differ in training compute by more than UNMATCHED, so that an effect may be that
+    of compute."""
+    found = []
+    for part in parts.values():
+        costs = [float(part.loc[common.is_value(part[x], value), "train_flops"].mean()) for value in values]
+        costs = [cost for cost in costs if cost > 0]
+        if costs and max(costs) > UNMATCHED * min(costs):
+            found += [min(costs), max(costs)]
+    if not found:
+        return ""
+    return f"Training compute is not matched: {number(min(found), 2)} to {number(max(found), 2)} FLOPs a run."
 
 
 def _comparable(rows: pd.DataFrame, hue: str, x: str) -> pd.DataFrame:

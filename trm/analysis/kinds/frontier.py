@@ -11,7 +11,7 @@ from trm.analysis.labels import label
 from trm.analysis.laws import law_claim
 from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Figure, FitSpec
-from trm.analysis.words import compact, number, place
+from trm.analysis.words import number, place
 from trm.errors import UserError
 
 POLICIES = {
@@ -130,7 +130,7 @@ def gains(rows: pd.DataFrame, where: str = "") -> list[Claim]:
     names = {
         policy: (
             POLICIES[policy][0],
-            f"as many steps as in training ({compact(price)} FLOPs a puzzle)",
+            f"as many steps as in training ({number(price)} FLOPs a puzzle)",
             where,
         )
         for policy in pairs

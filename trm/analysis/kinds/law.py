@@ -65,7 +65,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         means = rows.groupby(spec.x)[spec.y].mean()
         first, last = (measured(spec.y, float(value)) for value in (means.iloc[0], means.iloc[-1]))
         words["remarks"] = sentence(f"{noun(spec.y)} goes from {first} to {last} over the range.")
-    return drawing(figure, rows, fit, title=title_of(spec), **words)
+    caption = ENVELOPE if spec.envelope else ""
+    return drawing(figure, rows, fit, caption, title=title_of(spec), **words)
 
 
 def drawing(
@@ -115,6 +116,9 @@ CAPTION = (
     "Faint marks: seeds. Strong marks: their geometric mean with its 95 % interval from the seed spread pooled "
     "over the points. Grey bars: binomial 95 % interval of the test set. "
 )
+
+
+ENVELOPE = "Dotted: envelope, from the lowest mean to the next lower one at a higher cost. "
 
 
 def fit_caption(fit: Fit) -> str:

@@ -13,7 +13,7 @@ from trm.analysis.labels import FORM_NAMES, label
 from trm.analysis.laws import Group, chosen, law_claim
 from trm.analysis.lazy import Table, common, np
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Metric, Reported
-from trm.analysis.words import compact, listed, measured, noun, number, sentence
+from trm.analysis.words import listed, measured, noun, number, sentence
 
 
 class Spec(Figure):
@@ -46,7 +46,7 @@ def extrapolated(group: Group, spec: Spec) -> Claim:
     if "error" in group:
         return law_claim(group, spec.x, spec.y)
     factor = number(goal.x / group["range"][0][1], 2)
-    reach = f"{factor} times beyond the data to {compact(goal.x)} {unit}"
+    reach = f"{factor} times beyond the data to {number(goal.x)} {unit}"
     if group["chosen"] == "constant":
         more = f"; so nothing is predicted {reach}; {published}"
         return replace(law_claim(group, spec.x, spec.y), more=more)

@@ -12,7 +12,7 @@ from trm.analysis.kinds import law
 from trm.analysis.labels import Label, label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Figure, FitSpec, Place
-from trm.analysis.words import compact, count, listed, measured
+from trm.analysis.words import compact, count, listed, measured, number
 
 X, SIZE, DATA = "train_flops", "parameters", "data.train_puzzles"
 
@@ -47,8 +47,8 @@ def claims(group: Mapping[str, Any]) -> list[Claim]:
     for item in group["places"]:
         reach = item["flops"] / group["range"][0][1]
         subject = (
-            f"at {item['puzzles']:,} puzzles, {compact(item['parameters'])} parameters and {compact(item['flops'])} "
-            f"FLOPs ({compact(reach)} times beyond the fit), {forms} together predict ({level} interval)"
+            f"at {item['puzzles']:,} puzzles, {number(item['parameters'])} parameters and {number(item['flops'])} "
+            f"FLOPs ({number(reach, 2)} times beyond the fit), {forms} together predict ({level} interval)"
         )
         bounds = (item["interval"][0], item["interval"][1])
         verdict = "single" if item["error"] is None else verdict_on(bounds, item["error"])
@@ -64,7 +64,7 @@ def remarks(group: Mapping[str, Any]) -> str:
     if "error" in group:
         return ""
     floors = [
-        f"{measured('error', item['value'], tuple(item['interval']))} at {compact(item['puzzles'])} puzzles"
+        f"{measured('error', item['value'], tuple(item['interval']))} at {number(item['puzzles'])} puzzles"
         for item in group["floors"]
     ]
     best = sorted(group["forms"].items(), key=lambda item: -item[1]["weight"])[:3]

@@ -61,7 +61,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             axis.set_axis_off()
             continue
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=common.SMALL, loc="lower left", ncols=2, handlelength=1.2)  # laws fall
+            style = {"fontsize": common.SMALL, "title_fontsize": common.SMALL, "handlelength": 1.2}
+            over = common.legend_title(coloured.hue) if coloured.hue else ""
+            axis.legend(loc="lower left", ncols=2, title=over, **style)  # laws fall
         common.heading(axis, title, law.subtitle(fit, panel.x, panel.y, 46))
         shown.append(drawn)
         claims += of_fit(fit) if fit else []
@@ -72,6 +74,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         pd.concat(shown),
         title="Scaling laws",
         caption=law.CAPTION
+        + any(panel.envelope for panel in spec.panels) * law.ENVELOPE
+        + "Hollow marks are not fitted. "
         + "Line and ribbon: fitted law with its 95 % interval, where the points support one.",
         claims=claims,
         remarks="" if claims else "No law is fitted.",

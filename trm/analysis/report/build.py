@@ -41,6 +41,7 @@ def build(spec: ReportSpec) -> Report:
     figures = [figure(path) for path in spec.figures]
     rows = primary(list(tables.values()))
     runs = {key: run for table in tables.values() for key, run in table.info["runs"].items()}
+    sizes = [int(size) for size in rows["parameters"]] if len(rows) else []
     failed = {item.run: item.sentence for experiment in spec.experiments for item in experiment.failed}
     blocks = [block for section in sections for block in section.figures]
     crossed = [item for block in blocks for item in block.claims if item.measure == "interaction"]
@@ -54,7 +55,7 @@ def build(spec: ReportSpec) -> Report:
     return Report(
         spec=spec,
         size=size(sections, runs),
-        abstract=abstract(spec, sections, found_out, runs),
+        abstract=abstract(spec, sections, found_out, runs, sizes),
         findings=found_out,
         hero=_main(first.figures) if first else None,
         criteria=criteria(rows, runs, [f"{run}: {text}" for run, text in failed.items()], fits, crossed),
@@ -101,10 +102,11 @@ def power(blocks: Sequence[FigureBlock], seeds: int) -> str:
     sizes = [block.numbers["detectable"] for block in blocks if block.numbers.get("detectable")]
     if not sizes:
         return ""
+    least, typical, most = (points(size, sign=False) for size in (min(sizes), median(sizes), max(sizes)))
+    span = f" (from {least} to {most}, depending on the experiment)" if least != most else ""
     return (
         f"With {count(seeds, 'seed')}, the typical comparison of accuracies in this study would show a true difference "
-        f"of {points(median(sizes), sign=False)} with a probability of 80 % (from {points(min(sizes), sign=False)} to "
-        f"{points(max(sizes), sign=False)}, depending on the experiment); smaller effects may go unseen."
+        f"of {typical} with a probability of 80 %{span}; smaller effects may go unseen."
     )
 
 

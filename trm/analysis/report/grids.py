@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from trm.analysis.labels import label
+from trm.analysis.labels import FORM_NAMES, label
 from trm.analysis.paper import REPORTED
 from trm.analysis.report.contents import FitBlock, Grid, Section
 from trm.analysis.stats import Mean, mean
@@ -89,6 +89,16 @@ def _price(part: pd.DataFrame, goal: int) -> str:
     return text + (f" ({steps.notna().sum()} of {count(len(steps), 'seed')})" if steps.isna().any() else "")
 
 
+FORMULAS = {
+    "constant": "E",
+    "power_law": "A x⁻ᵃ",
+    "power_law_floor": "E + A x⁻ᵃ",
+    "exponential": "E + A exp(−x/s)",
+    "sigmoid": "E + A / (1 + (x/m)ᵏ)",
+    "joint": "E + A N⁻ᵃ + B C⁻ᵇ",
+    "isoflop": "best width = A Cᵃ",
+}
+"""The forms that trm.analysis.fits.forms and optimum fit; x: the variable of the fit."""
 FIT_COLUMNS = ["group", "form", "parameters", "AICc", "held-out error", "failed refits", "enough points"]
 
 
@@ -103,11 +113,13 @@ def fit_block(fit: dict[str, Any]) -> FitBlock:
         for name, form in group.get("forms", {}).items():
             rows.append(_fit_row(hue, name, form, name == group["chosen"]))
         if group.get("law"):
-            rows.append(_fit_row(hue, "power_law", group["law"], True))
+            rows.append(_fit_row(hue, spec["form"], group["law"], True))
         notes += [f"{head}{group['error']}"] if "error" in group else []
         notes += group.get("notes", [])
         if group.get("why"):
-            notes.append(f"{head}{group['chosen'].replace('_', ' ')}: {group['why']}")
+            notes.append(
+                f"{head}{FORM_NAMES.get(group['chosen'], group['chosen'].replace('_', ' '))}: {group['why']}"
+            )
         notes += [f"{head}no law is claimed: {reason}" for reason in group.get("doubts", [])]
         if group.get("delta"):
             notes.append(f"Huber threshold {number(group['delta'], 2)} in log units")
@@ -123,11 +135,17 @@ def fit_block(fit: dict[str, Any]) -> FitBlock:
 
 def _fit_row(hue: str, name: str, form: dict[str, Any], chosen: bool) -> list[str]:
     bounds = form.get("intervals") or {}
-    values = [f"{key} = {estimate(value, bounds.get(key))}" for key, value in form["parameters"].items()]
+    names = {"steps": "exponent of the steps"}
+    values = [
+        f"{names.get(key, key)} = {estimate(value, bounds.get(key))}"
+        for key, value in form["parameters"].items()
+    ]
+    name_of = "power_law" if name in ("isoflop", "optimum") else name
+    title = FORM_NAMES.get(name_of, "").partition(" ")[2] or name.replace("_", " ")
     out, failed = form.get("held_out"), form.get("failed_share")
     return [
         hue,
-        name.replace("_", " ") + (" (chosen)" if chosen else ""),
+        title + (f": {FORMULAS[name]}" if name in FORMULAS else "") + (" (chosen)" if chosen else ""),
         ", ".join(values),
         number(form.get("aicc")),
         f"{100 * np.expm1(out['log_error']):.0f} %" if out else "–",

@@ -13,6 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from trm.analysis.fits.compare import MARGIN
 from trm.analysis.report.contents import FigureBlock, Report
 from trm.analysis.words import count, duration, sentence
 from trm.errors import UserError
@@ -50,6 +51,7 @@ def page(report: Report, *, paper: bool = False) -> str:
         play="" if paper else _play(),
         paper=paper,
         count=count,
+        margin=MARGIN,
         style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
         scrolling=Markup((HERE / "scrolling.js").read_text(encoding="utf-8")),
         viewer=Markup((HERE / "viewer.js").read_text(encoding="utf-8")),

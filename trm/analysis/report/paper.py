@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trm.analysis.labels import label
+from trm.analysis.laws import followed
 from trm.analysis.report.contents import Finding, Section
 from trm.analysis.specs import ReportSpec
-from trm.analysis.words import compact, count, duration, listed, measured, noun
+from trm.analysis.words import count, duration, estimate, listed, measured, noun, number
 
-ABSTRACT = 150
+ABSTRACT = 200
 """Most words of the abstract."""
 REFERENCES = (
     ("Jolicoeur-Martineau 2025, Less is More: Recursive Reasoning with Tiny Networks", "2510.04871"),
@@ -24,8 +25,9 @@ REFERENCES = (
 )
 
 
-def size(sections: Sequence[Section], runs: Mapping[str, Any]) -> str:
-    """What the study consists of: `61 runs, 3 seeds each, 12 min of device time`."""
+def size(sections: Sequence[Section], runs: Mapping[str, Any], parameters: Sequence[int] = ()) -> str:
+    """What the study consists of: `61 runs, 3 seeds each, 12 min of device time`. `parameters`: of the models that have
+    run, to name their sizes."""
     seeds = sorted({section.seeds for section in sections if section.seeds})
     many = (
         f"{seeds[0]} to {seeds[-1]} seeds each"
@@ -33,14 +35,25 @@ def size(sections: Sequence[Section], runs: Mapping[str, Any]) -> str:
         else f"{count(seeds[0] if seeds else 0, 'seed')} each"
     )
     hours = sum(run["device_seconds"] for run in runs.values()) / 3600
-    return f"{count(len(runs), 'run')}, {many}, {duration(hours)} of device time"
+    sizes = (
+        " to ".join(f"{value:,}" for value in sorted({min(parameters), max(parameters)}))
+        if parameters
+        else ""
+    )
+    models = f" of models with {sizes} parameters" if sizes else ""
+    return f"{count(len(runs), 'run')}{models}, {many}, {duration(hours)} of device time"
 
 
 def abstract(
-    spec: ReportSpec, sections: Sequence[Section], found: Sequence[Finding], runs: Mapping[str, Any]
+    spec: ReportSpec,
+    sections: Sequence[Section],
+    found: Sequence[Finding],
+    runs: Mapping[str, Any],
+    parameters: Sequence[int] = (),
 ) -> str:
-    """At most ABSTRACT words: what was asked, of what, what was found, how sure, and the verdicts."""
-    done = f"The study is {size(sections, runs)}; brackets are 95 % intervals over seeds."
+    """At most ABSTRACT words: what was asked, of what, what was found, how sure, and the verdicts. `parameters`: of the
+    models that have run."""
+    done = f"The study is {size(sections, runs, parameters)}; brackets are 95 % intervals over seeds."
     opening = [spec.question, spec.intro, done]
     states = [section.verdict.state for section in sections if section.verdict]
     tally = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
@@ -80,14 +93,21 @@ def refutations(fits: Sequence[Mapping[str, Any]], sections: Sequence[Section]) 
     found = []
     for fit in fits:
         group, spec = fit["groups"][0], fit["spec"]
+        if spec["form"] == "isoflop" and followed(group):
+            low, high = group["law"]["intervals"]["a"]
+            shown = estimate(group["law"]["parameters"]["a"], (low, high))
+            found.append(
+                f"New seeds, or larger budgets, that give the best {noun(spec['x'])} against {noun(spec['second'])} "
+                f"another exponent than {shown}, judged by {noun(spec['y'])}."
+            )
         form = (group.get("forms") or {}).get(group.get("chosen")) or {}
-        if group.get("doubts", True) or group["chosen"] == "constant" or not form.get("curve"):
+        if group.get("doubts", True) or group.get("chosen") in (None, "constant") or not form.get("curve"):
             continue
         x, y, low, high = (form["curve"][key] for key in ("x", "y", "low", "high"))
         index = min(range(len(x)), key=lambda i: abs(x[i] - 2 * group["range"][0][1]))
         bounds = measured(spec["y"], y[index], (low[index], high[index]))
         name, metric = noun(spec["x"]), noun(spec["y"])
-        at = f"{compact(x[index])} {label(spec['x']).unit or name}"
+        at = f"{number(x[index])} {label(spec['x']).unit or name}"
         found.append(
             f"A run at {at}, twice the largest point of its law, with {metric} outside its interval: {bounds}."
         )

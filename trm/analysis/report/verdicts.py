@@ -7,11 +7,11 @@ import pandas as pd
 
 from trm.analysis import stats
 from trm.analysis.claims import compared, level
-from trm.analysis.labels import lower_is_better
+from trm.analysis.labels import label, lower_is_better
 from trm.analysis.laws import of_fit
 from trm.analysis.specs import Check
 from trm.analysis.tables import Table
-from trm.analysis.words import listed, noun, place
+from trm.analysis.words import goal, listed, measured, noun, place
 from trm.errors import UserError
 
 State = Literal["supported", "contradicted", "undecided", "not tested"]
@@ -60,6 +60,8 @@ def _one(check: Check, table: Table, fits: Sequence[Mapping[str, Any]]) -> Verdi
 def _level(check: Check, mean: stats.Mean) -> Verdict:
     """A mean against its bounds; its interval must lie on one side."""
     shown = level(check.metric, _named(check.where), mean).text()
+    bounds = (("above", check.above), ("below", check.below))
+    shown += f" (expected: {listed([f'{side} {_bound(check.metric, at)}' for side, at in bounds if at is not None])})"
     if mean.bounds is None:
         return Verdict("undecided", f"{shown}, one seed")
     states: list[State] = []
@@ -71,6 +73,10 @@ def _level(check: Check, mean: stats.Mean) -> Verdict:
         if state in states:
             return Verdict(state, shown)
     return Verdict("not tested", shown)
+
+
+def _bound(metric: str, value: float) -> str:
+    return goal(value) if label(metric).percent else measured(metric, value)
 
 
 def _law(check: Check, fits: Sequence[Mapping[str, Any]]) -> Verdict:

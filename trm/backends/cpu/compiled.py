@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo.exc import TorchDynamoException
 
 from trm.backends.cpu.build import compiler
 from trm.model import definition
@@ -24,6 +23,9 @@ class CompiledNetwork(PlainNetwork):
 
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
+        from torch._dynamo.exc import TorchDynamoException  # takes a second, and not every run compiles
+
+        self._failure = TorchDynamoException
         self._step = torch.compile(definition.supervision_step, dynamic=False)
 
     def __call__(
@@ -32,7 +34,7 @@ class CompiledNetwork(PlainNetwork):
         arguments = (z_H, z_L, inputs, puzzle, self.weights, self._arch, h_cycles, l_cycles)
         try:
             outputs: tuple[Tensor, Tensor, Tensor, Tensor] = self._step(*arguments)
-        except TorchDynamoException as error:
+        except self._failure as error:
             log.warning("torch.compile failed, so PyTorch trains without it, slower: %s", _reason(error))
             self._step = definition.supervision_step
             outputs = self._step(*arguments)
