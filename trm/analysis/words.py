@@ -165,7 +165,7 @@ def value_name(value: Any, column: str = "") -> str:
             return f"{int(value):,}"
         if abs(value) >= 0.9 and abs(value) < 1:
             return f"{value:.6g}"
-        return compact(float(value)) if abs(value) >= 1e6 else f"{value:.4g}"
+        return number(float(value)) if abs(value) >= 1e6 else f"{value:.4g}"
     text = str(value)
     names = {"mlp": "MLP", "adam_atan2": "Adam-atan2", "adamw": "AdamW", "lion": "Lion", "ema": "EMA"}
     return names.get(text, text.replace("_", " "))
