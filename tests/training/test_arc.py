@@ -198,7 +198,7 @@ def test_from_tasks_to_the_figure(folder, tmp_path):
         drawing = draw(FIGURE.validate_python({"kind": "votes"}), [load_table(tmp_path / "arc.csv")], [])
         files = save(drawing, tmp_path / "arc.pdf")
     assert all(path.exists() for path in files)
-    assert drawing.sentence.startswith("Share of tasks solved is ")
+    assert drawing.sentence.startswith("The share of tasks solved is ")
     assert "5 tasks in all." in drawing.sentence
     assert "in 4 versions" in drawing.caption
     assert len(drawing.numbers["by_task"]) == 5
