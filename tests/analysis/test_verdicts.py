@@ -8,7 +8,7 @@ import pytest
 
 from trm.analysis.fits import fit_table
 from trm.analysis.report.contents import Finding, Section
-from trm.analysis.report.paper import ABSTRACT, abstract
+from trm.analysis.report.paper import ABSTRACT, abstract, words
 from trm.analysis.report.verdicts import Verdict, verdict
 from trm.analysis.specs import Check, FitSpec, ReportExperiment, ReportSpec
 from trm.analysis.tables import Table
@@ -59,7 +59,8 @@ def test_the_abstract_keeps_its_length_and_counts_the_verdicts() -> None:
     spec = ReportSpec(study="s", scale="laptop", experiments=[section.spec for section in sections])
     findings = [Finding("a", f"Finding {i} " + "word " * 30 + "end.", True) for i in range(9)]
     text = abstract(spec, sections, [*findings, Finding("b", "Nothing.", False)], {})
-    assert len(text.split()) <= ABSTRACT
+    assert words(text) <= ABSTRACT
+    assert words("Error is 3.4 [2.8, 4.6] % at n = 2.") == 4
     assert "Finding 0" in text
     assert "Nothing." not in text
     assert text.endswith("Of 3 hypotheses: 2 supported and 1 undecided.")
