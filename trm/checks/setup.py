@@ -7,8 +7,6 @@ the speed of a core, for plans.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stdout
-from io import StringIO
 
 from trm.backends.cpu import library
 from trm.checks import speed
@@ -19,8 +17,7 @@ from trm.tasks import task_of
 def compile_generator() -> None:
     """Have numba compile and keep what generates Sudoku: it does so at the first puzzles."""
     config = DataConfig(task="sudoku", source="generate", box_rows=2, box_cols=3, pool=8)
-    with redirect_stdout(StringIO()):
-        task_of("sudoku").pool(config, [])
+    task_of("sudoku").pool(config, [])
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ MARGIN = 0.5
 """AICc by which a rival must be worse: so 70 % and more of true laws are claimed, and at most 1 % of any other curve
 (benchmarks/claims.py)."""
 SAME = 0.01
-"""Errors of the held-out point in log units that differ by less are told as equal."""
+"""Errors of the held-out point in log units that differ by less count as equal."""
 RATIO = 3.84
 """-2 log likelihood ratio beyond which a form is ruled out: 95 % of chi-squared with one degree."""
 EQUAL = 0.025

@@ -97,20 +97,18 @@ def _equally_curved(
 ) -> tuple[Array, dict[str, Array]]:
     """The curvature [B] of log y = level + bend (log x - a log second - offset)^2 with a level for each budget, and the
     same exponents as `_through_vertices`. A draw without a minimum has none."""
-    place = {id(item): float(np.log(item["second"])) for item in found}
     rows = []
-    for index, item in enumerate(found):
-        log_x, level = item["draws"]["log_x"], np.eye(len(found))[index]
-        rows += [[*level, x**2, x, x * place[id(item)]] for x in log_x]
+    for item, level in zip(found, np.eye(len(found))):
+        rows += [[*level, x**2, x, x * np.log(item["second"])] for x in item["draws"]["log_x"]]
     means = np.concatenate([item["draws"]["means"] for item in found])
     *_, bend, slope, tilt = np.linalg.lstsq(np.array(rows), means, rcond=None)[0]
     least = np.where(bend > 0, bend, np.nan)
-    places = [place[id(item)] for item in inside]
+    places = np.log([item["second"] for item in inside])
     lengths = []
     for item, at in zip(inside, places):
         vertex = -(slope + tilt * at) / (2 * least)
         lengths.append(np.polyval(np.polyfit(item["draws"]["log_x"], item["draws"]["lengths"], 2), vertex))
-    centred = np.array(places) - np.mean(places)
+    centred = places - places.mean()
     return bend, {"a": -tilt / (2 * least), "steps": centred @ np.array(lengths) / (centred @ centred)}
 
 
