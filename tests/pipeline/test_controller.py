@@ -4,7 +4,19 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from trm.pipeline.controller import post
+import pytest
+from snakemake.cli import get_argument_parser
+from snakemake.settings.types import MaxJobsPerTimespan, SchedulingSettings
+
+from trm.pipeline.controller import lift_default_rate_limit, post
+
+
+@pytest.mark.parametrize(("rate", "kept"), [(None, False), ("5/1m", True), ("200/1s", True)])
+def test_the_default_rate_limit_is_lifted_and_the_users_is_kept(rate, kept):
+    rate = rate or get_argument_parser().get_default("max_jobs_per_timespan")
+    settings = SchedulingSettings(max_jobs_per_timespan=MaxJobsPerTimespan.parse_choice(rate))
+    lift_default_rate_limit(settings)
+    assert (settings.max_jobs_per_timespan is not None) == kept
 
 
 def test_a_line_goes_to_the_webhook(monkeypatch, capsys):

@@ -24,8 +24,21 @@ from trm.pipeline.project import LISTS, Project
 from trm.pipeline.reporting import PARTIAL, write_partial_report
 from trm.pipeline.settings import EVENTS
 
+DEFAULT_RATE = (100, 1)
+"""Jobs and seconds of Snakemake's default `--max-jobs-per-timespan`."""
 PLUGINS = "snakemake_executor_plugin_"
 """Messages of an executor plugin about machines and jobs are for the user; Snakemake's own messages are not."""
+
+
+def lift_default_rate_limit(scheduling: Any) -> None:
+    """Start jobs as soon as there is room for them, unless the user has set another rate than Snakemake's default.
+
+    With a limit, every pass of Snakemake's scheduler (9.27) sets a timer for one more pass, and so does every finished
+    job: after 300 jobs it makes hundreds of passes a second and takes a core from training.
+    """
+    limit = scheduling.max_jobs_per_timespan
+    if limit and (limit.max_jobs, limit.timespan) == DEFAULT_RATE:
+        scheduling.max_jobs_per_timespan = None
 
 
 class Controller(logging.Filter):
@@ -57,6 +70,7 @@ class Controller(logging.Filter):
         # the one event before Snakemake looks at its own locks; commands that run nothing (--summary, --lint) lack it
         if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
             self._lock = lock.join()
+            lift_default_rate_limit(self._snakemake.scheduling_settings)
             for sentence in self._project.overridden_edits():
                 logger.warning(sentence)
             write_json(LISTS.format(self._project.study.scale_name), self._project.study.replaced_figures)
