@@ -1,10 +1,16 @@
 """What the controlling process tells others."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
+import snakemake
 from snakemake.cli import get_argument_parser
 from snakemake.settings.types import MaxJobsPerTimespan, SchedulingSettings
 
@@ -17,6 +23,21 @@ def test_the_default_rate_limit_is_lifted_and_the_users_is_kept(rate, kept):
     settings = SchedulingSettings(max_jobs_per_timespan=MaxJobsPerTimespan.parse_choice(rate))
     lift_default_rate_limit(settings)
     assert (settings.max_jobs_per_timespan is not None) == kept
+
+
+def test_the_patch_for_snakemake_keeps_one_timer(tmp_path):
+    upstream = Path(__file__).parents[2] / "docs" / "upstream"
+
+    def timers(path):
+        command = [sys.executable, upstream / "timers.py"]
+        environment = os.environ | {"PYTHONPATH": str(path)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert timers("") == "10\n"
+    shutil.copytree(Path(snakemake.__file__).parent, tmp_path / "snakemake")
+    patch = ["patch", "-p1", "-i", upstream / "snakemake.patch"]
+    subprocess.run(patch, cwd=tmp_path, check=True, capture_output=True)
+    assert timers(tmp_path) == "1\n"
 
 
 def test_a_line_goes_to_the_webhook(monkeypatch, capsys):
