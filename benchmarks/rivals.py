@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trm.model import definition
+from trm.model.plain import PlainNetwork
 from trm.study.flops import inner_width
 from trm.study.schema import RunConfig
 
@@ -49,6 +51,22 @@ class ForeachAdamAtan2:
         torch._foreach_lerp_(self.ema, self.params, 1 - self.average)
         for p in self.params:
             p.grad = None
+
+
+class CompiledNetwork(PlainNetwork):
+    """Our own network, compiled whole at the first call for each number of cycles."""
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self._step = torch.compile(definition.supervision_step, dynamic=False)
+
+    def __call__(
+        self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        outputs: tuple[Tensor, Tensor, Tensor, Tensor] = self._step(
+            z_H, z_L, inputs, puzzle, self.weights, self._arch, h_cycles, l_cycles
+        )
+        return outputs
 
 
 def public(folder: Path, run: RunConfig, rows: tuple[Tensor, Tensor], vocab: int, compiled: bool) -> Step:

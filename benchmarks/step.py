@@ -33,7 +33,6 @@ from benchmarks.frame import Ratio, best_seconds, finish, in_turns, parser
 from trm.backends.base import Backend
 from trm.backends.cpu import library
 from trm.backends.cpu.build import isa
-from trm.backends.cpu.compiled import CompiledNetwork
 from trm.backends.registry import load_implementation, open_backend
 from trm.checks.speed import random_rows, training_step
 from trm.model.inference import InferenceNetwork, inference_batch
@@ -44,6 +43,7 @@ from trm.training.state import TrainState
 SHIPPED = {"heads": 4, "layers": 1, "h_cycles": 1, "l_cycles": 2, "halt_max_steps": 8, "puzzle_tokens": 1}
 """The recipe of the laptop study (config/experiments.yaml)."""
 NARROW = {"expansion": 1.0, "multiple": 8}
+ATTENTION = {**SHIPPED, "mixer": "attention", "position": "rope", "expansion": 2.0, "multiple": 32}
 CASES: dict[str, tuple[dict[str, Any], int, int]] = {
     # name: model, batch, cells of a puzzle
     "6x6-d8": ({**SHIPPED, **NARROW, "d_model": 8}, 64, 36),
@@ -52,6 +52,9 @@ CASES: dict[str, tuple[dict[str, Any], int, int]] = {
     "6x6-d128": ({**SHIPPED, **NARROW, "d_model": 128}, 64, 36),
     "9x9-d64": ({**SHIPPED, "multiple": 32, "halt_max_steps": 16, "d_model": 64}, 64, 81),
     "9x9-d128": ({**SHIPPED, "multiple": 32, "halt_max_steps": 16, "d_model": 128}, 64, 81),
+    "9x9-attention-d32": ({**ATTENTION, "heads": 2, "d_model": 32}, 64, 81),
+    "9x9-attention-d64": ({**ATTENTION, "d_model": 64}, 64, 81),
+    "9x9-attention-d128": ({**ATTENTION, "d_model": 128}, 64, 81),
     "paper-mlp": ({}, 8, 81),
     "paper-attention": ({"mixer": "attention", "position": "rope"}, 8, 81),
 }
@@ -142,7 +145,7 @@ def rival_steps(
     nets: dict[str, EagerTRM] = {}
     for name in names:
         if name == "compiled":
-            steps[name] = training_step(run, cells, vocab, backend, CompiledNetwork)[0]
+            steps[name] = training_step(run, cells, vocab, backend, rivals.CompiledNetwork)[0]
         elif name in ("eager", "stack"):
             steps[name], nets[name] = their_step(run, cells, vocab, backend, name, {})
         elif name.startswith("public") and checkout and run.model.mixer == "mlp":

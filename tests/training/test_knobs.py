@@ -4,12 +4,8 @@ import pytest
 import torch
 
 from tests.training.conftest import config, first_losses, train, trainer
-from trm.backends.cpu import compiled
-from trm.backends.cpu.compiled import CompiledNetwork
 from trm.backends.cpu.device import CpuBackend
 from trm.errors import UserError
-from trm.model import definition
-from trm.model.plain import PlainNetwork
 from trm.study.schema import CurriculumStage, ModelConfig, PlacementConfig, RuntimeConfig, TrainingConfig
 from trm.training.outputs import load_weights
 from trm.training.profile import Profile
@@ -224,38 +220,3 @@ def test_profiled_steps_leave_a_trace(dataset_folder, tmp_path):
     found.profile = Profile("2:2", tmp_path / "trace.json", found.backend)
     found.run()
     assert '"supervision step"' in (tmp_path / "trace.json").read_text()
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, which torch.compile imports
-def test_a_long_attention_run_is_compiled_and_trains_alike(dataset_folder, tmp_path, monkeypatch):
-    run = config(model={"mixer": "attention", "heads": 2}, training={"steps": 2})
-    plain = trainer(run, dataset_folder, tmp_path, "plain")
-    assert type(plain.step.network) is PlainNetwork
-    monkeypatch.setattr(compiled, "LEAST_FLOPS", 0)
-    other = trainer(run, dataset_folder, tmp_path, "compiled")
-    assert type(other.step.network) is CompiledNetwork
-    other.step.network._step = torch.compile(
-        definition.supervision_step, backend="aot_eager"
-    )  # seconds faster
-    for found in (plain, other):
-        found.run()
-    torch.testing.assert_close(other.state.params, plain.state.params, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_run_whose_compilation_fails_says_so_and_trains_plainly(
-    dataset_folder, tmp_path, monkeypatch, caplog
-):
-    def broken(module, inputs):
-        raise RuntimeError("no headers")
-
-    run = config(model={"mixer": "attention", "heads": 2}, training={"steps": 2})
-    plain = trainer(run, dataset_folder, tmp_path, "plain")
-    monkeypatch.setattr(compiled, "LEAST_FLOPS", 0)
-    other = trainer(run, dataset_folder, tmp_path, "compiled")
-    other.step.network._step = torch.compile(definition.supervision_step, backend=broken)
-    for found in (plain, other):
-        found.run()
-    assert caplog.text.count("torch.compile failed, so PyTorch trains without it, slower") == 1
-    assert "no headers" in caplog.text
-    assert torch.equal(other.state.params, plain.state.params)

@@ -99,8 +99,8 @@ class Backend(ABC):
         return self.world
 
     @abstractmethod
-    def precision(self, requested: str, mixer: str = "mlp") -> Precision:
-        """The precision to compute in. `mixer`: the model's, on which `auto` may depend."""
+    def precision(self, requested: str) -> Precision:
+        """The precision to compute in."""
 
     @abstractmethod
     def place(self, tensor: Tensor) -> Tensor:

@@ -25,7 +25,15 @@ from trm.training.state import TrainState
 from trm.training.step import Batch, TrainStep
 
 CELLS, VOCAB = 36, 8  # 6x6 Sudoku
-MODELS = (("mlp", 8), ("mlp", 16), ("mlp", 32), ("mlp", 64), ("mlp", 128), ("attention", 32))
+MODELS = (
+    ("mlp", 8),
+    ("mlp", 16),
+    ("mlp", 32),
+    ("mlp", 64),
+    ("mlp", 128),
+    ("attention", 32),
+    ("attention", 128),
+)
 SECONDS = 0.3
 """Of measurement for each model."""
 
@@ -43,7 +51,7 @@ def training_step(
     run: RunConfig, cells: int, vocab: int, backend: Backend, build: Any = None
 ) -> tuple[Callable[[], None], TrainState]:
     """A closure that takes one training step on random puzzles; `build`: another network than the backend's."""
-    precision = backend.precision(run.training.precision, run.model.mixer)
+    precision = backend.precision(run.training.precision)
     state = TrainState(run, Sizes(cells, vocab, 1, 0), precision, backend)
     state.initialise(backend)
     batch = state.local_batch

@@ -10,14 +10,12 @@ import torch
 from torch.profiler import record_function
 
 from trm.backends.base import Backend
-from trm.backends.cpu import compiled, library
+from trm.backends.cpu import library
 from trm.backends.cpu.choice import products_for
-from trm.backends.cpu.compiled import CompiledNetwork
 from trm.backends.cpu.library import address
 from trm.backends.cpu.network import Incoming, Results, Settings, Supervision
 from trm.model.act import Carry, Rows, empty_carry
 from trm.model.parameters import Rates
-from trm.study.flops import train_flops
 from trm.training import adaptive
 from trm.training.metrics import INDEX, SUMS
 from trm.training.optim import flat
@@ -37,9 +35,7 @@ def make_step(state: TrainState, originals: Rows, backend: Backend) -> TrainStep
         products = products_for(state.layout.views(state.params), state.arch)
         if products is not None:
             return KernelStep(state, originals, backend, products)
-    config, sizes = state.config, state.puzzles
-    flops = train_flops(config.model, config.training, sizes.seq_len, sizes.vocab)
-    return TrainStep(state, originals, backend, CompiledNetwork if compiled.pays(flops) else None)
+    return TrainStep(state, originals, backend)
 
 
 class KernelStep(TrainStep):
@@ -52,8 +48,8 @@ class KernelStep(TrainStep):
         numbers = training.batch_size, model.halt_max_steps, training.halting_cost, state.puzzles.ignore
         settings = Settings(*numbers, state.h_init, state.l_init, state.puzzle_table)
         buffers = (state.layout, state.params, state.grads)
-        self._supervision = Supervision(*buffers, state.arch, rows, settings, products)
         length, _, width = state.carries[0].z_H.shape
+        self._supervision = Supervision(*buffers, state.arch, (length, rows), settings, products)
         sizes = length, width, state.puzzles.seq_len, rows, state.arch.dtype
         self._spare = [empty_carry(*sizes) for _ in state.carries]
         # one table for all steps is cheaper than a dozen small operations in each

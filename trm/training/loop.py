@@ -63,7 +63,7 @@ class Trainer:
         requested = config.training.precision
         if requested == "auto" and loaded:
             requested = loaded.meta["identity"]["precision"]  # a resumed run keeps its precision
-        self.precision = backend.precision(requested, config.model.mixer)
+        self.precision = backend.precision(requested)
         identity = run_identity(config, RECIPE_VERSION, dataset.summary, self.precision.name)
         self.saver = Saver(folder, backend, runtime, identity)
         self.record = Record()

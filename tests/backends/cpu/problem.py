@@ -77,7 +77,8 @@ class Problem:
         if products is None:
             products = products_for(self.layout.views(self.params), self.arch)
         assert products is not None
-        step = Supervision(self.layout, self.params, grads, self.arch, self.rows, settings, products)
+        shape = self.cells + self.model.puzzle_tokens, self.rows
+        step = Supervision(self.layout, self.params, grads, self.arch, shape, settings, products)
         following = empty_carry(*self.carry.z_H.shape[::2], self.cells, self.rows, self.dtype)
         for _ in range(2):  # the second call uses used buffers
             grads.zero_()

@@ -26,7 +26,25 @@ VARIANTS = {
     "no puzzle token": {"puzzle_tokens": 0, "cells": 10},
     "learned positions": {"position": "learned", "layers": 3},
     "wide": {"d_model": 256, "rows": 3, "vocab": 40, "multiple": 64},
+    "attention": {"mixer": "attention", "position": "rope", "layers": 2, "h_cycles": 2},
+    "attention, 9x9": {
+        "mixer": "attention",
+        "position": "rope",
+        "cells": 81,
+        "d_model": 64,
+        "heads": 4,
+        "rows": 9,
+    },
+    "attention, one head": {"mixer": "attention", "heads": 1, "d_model": 40, "cells": 16, "puzzle_tokens": 0},
+    "attention, learned positions": {
+        "mixer": "attention",
+        "position": "learned",
+        "d_model": 24,
+        "heads": 3,
+        "cells": 30,
+    },
 }
+MIXING = [("mlp", 1, "none"), ("attention", 1, "none"), ("attention", 2, "rope"), ("attention", 4, "learned")]
 EXACT = ("steps", "halted", "inputs", "histogram")
 BFLOAT16 = [library.AVX512_BF16, library.AMX]
 
@@ -34,7 +52,7 @@ BFLOAT16 = [library.AVX512_BF16, library.AMX]
 def available(products):
     """Whether this machine has such products."""
     try:
-        library.Kernel((1, 4, 0, 16, 16, 16, 4, 1), products)
+        library.Kernel((1, 4, 0, 16, 16, 16, 4, 1, 0, 0), products)
     except ValueError:
         return False
     return True
@@ -57,16 +75,19 @@ def test_equals_the_definition(variant):
 @given(
     st.integers(1, 65), st.sampled_from([8, 12, 24, 40]), st.integers(4, 100), st.integers(0, 17),
     st.integers(1, 3), st.integers(2, 20), st.integers(0, 5),
+    st.sampled_from(MIXING),
 )  # fmt: skip
-def test_equals_the_definition_at_odd_sizes(rows, width, cells, tokens, layers, vocab, seed):
+def test_equals_the_definition_at_odd_sizes(rows, width, cells, tokens, layers, vocab, seed, mixing):
+    mixer, heads, position = mixing
     sizes = {"cells": cells, "puzzle_tokens": tokens, "layers": layers, "vocab": vocab}
-    problem = Problem(torch.float32, rows, seed=seed, d_model=width, heads=1, **sizes)
+    mixing = {"mixer": mixer, "heads": heads, "position": position}
+    problem = Problem(torch.float32, rows, seed=seed, d_model=width, **mixing, **sizes)
     mine, exact = problem.by_kernel(), problem.by_autograd(torch.float64)
     assert all(relative(mine[name], exact[name]) < 1e-4 for name in exact if name not in EXACT)
 
 
 @pytest.mark.parametrize("products", BFLOAT16)
-@pytest.mark.parametrize("variant", ["6x6", "9x9", "two layers, T = 2"])
+@pytest.mark.parametrize("variant", ["6x6", "9x9", "two layers, T = 2", "attention", "attention, 9x9"])
 def test_bfloat16_is_closer_to_the_truth_than_pytorch(products, variant):
     """Mean over weights and seeds of the logarithm of each gradient's relative error, against autograd's."""
     if not available(products):
@@ -144,7 +165,7 @@ def rounds(dtype, **fields):
 def test_taken_where_it_can_run(monkeypatch):
     assert isinstance(rounds(torch.float32), network.KernelRounds)
     assert type(rounds(torch.float64)) is type(rounds(torch.float16)) is PlainRounds
-    assert type(rounds(torch.float32, mixer="attention")) is PlainRounds
+    assert isinstance(rounds(torch.float32, mixer="attention"), network.KernelRounds)
     monkeypatch.setattr(library, "functions", lambda: None)
     assert type(rounds(torch.float32)) is PlainRounds
 
@@ -164,19 +185,22 @@ def test_wrong_gradients_are_noticed(monkeypatch, caplog):
     choice._right.cache_clear()
 
 
+@pytest.mark.parametrize("mixer", ["mlp", "attention"])
 @pytest.mark.parametrize("products", [library.FLOAT32, *BFLOAT16])
-def test_the_self_check_tells_right_from_wrong(monkeypatch, products):
+def test_the_self_check_tells_right_from_wrong(monkeypatch, products, mixer):
     if not available(products):
         pytest.skip("this processor has no such products")
     dtype = torch.bfloat16 if products else torch.float32
     limit = choice.TOLERANCE[dtype]
-    assert choice.gradients_differ(products, dtype) < limit / 2
-    monkeypatch.setattr(library, "BLOCK", (*library.BLOCK[:2], "channel_mlp.gate_up", "channel_mlp.gate_up"))
-    assert not choice.gradients_differ(products, dtype) < limit
+    assert choice.gradients_differ(products, dtype, mixer) < limit / 2
+    for name in ("BLOCK", "ATTENTION_BLOCK"):
+        wrong = (*getattr(library, name)[:2], "channel_mlp.gate_up", "channel_mlp.gate_up")
+        monkeypatch.setattr(library, name, wrong)
+    assert not choice.gradients_differ(products, dtype, mixer) < limit
 
 
 def test_where_amx_is_not_granted_the_next_products_are_taken(monkeypatch):
-    def differ(products, dtype):
+    def differ(products, *_):
         if products == library.AMX:
             raise ValueError
         return 0.0

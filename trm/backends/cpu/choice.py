@@ -27,22 +27,22 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.2}
 def products_for(weights: Weights, arch: Architecture) -> int | None:
     """The kind of products that computes this network; None: the kernel does not cover it, or cannot be used."""
     first = next(iter(weights.values()))
-    covered = first.device.type == "cpu" and "blocks.0.token_mlp.down" in weights
-    covered = covered and len(weights["embed.weight"]) <= library.MAX_VOCAB
+    covered = first.device.type == "cpu" and len(weights["embed.weight"]) <= library.MAX_VOCAB
     if not covered or library.functions() is None:
         return None
     if arch.dtype == torch.float32:
         kinds = [library.FLOAT32]
     else:
         kinds = library.bfloat16_products() if arch.dtype == torch.bfloat16 else []
-    return next((products for products in kinds if _right(products, arch.dtype)), None)
+    mixer = "mlp" if "blocks.0.token_mlp.down" in weights else "attention"
+    return next((products for products in kinds if _right(products, arch.dtype, mixer)), None)
 
 
 @cache
-def _right(products: int, dtype: torch.dtype) -> bool:
+def _right(products: int, dtype: torch.dtype, mixer: str) -> bool:
     """Whether the kernel's gradients are right in this process."""
     try:
-        error = gradients_differ(products, dtype)
+        error = gradients_differ(products, dtype, mixer)
     except ValueError:  # Linux does not grant AMX's registers, in some virtual machines
         return False
     if error < TOLERANCE[dtype]:
@@ -56,9 +56,14 @@ def _right(products: int, dtype: torch.dtype) -> bool:
     return False
 
 
-def gradients_differ(products: int, dtype: torch.dtype) -> float:
+def gradients_differ(products: int, dtype: torch.dtype, mixer: str) -> float:
     """Relative error of the kernel's gradients against those by autograd in float32; NaN if they are not finite."""
-    model = ModelConfig(d_model=WIDTH, heads=1, layers=2, h_cycles=2, l_cycles=1, multiple=8, puzzle_tokens=1)
+    position = "rope" if mixer == "attention" else "none"
+    fields = {
+        "mixer": mixer, "position": position, "d_model": WIDTH, "heads": 2, "layers": 2, "h_cycles": 2, "l_cycles": 1,
+        "multiple": 8, "puzzle_tokens": 1,
+    }  # fmt: skip
+    model = ModelConfig.model_validate(fields)
     layout = Layout.of(model, CELLS, VOCAB)
     params, grads, exact = (torch.zeros(layout.size) for _ in range(3))
     for name, weight in initial_weights(model, CELLS, VOCAB, 0).items():
@@ -70,7 +75,9 @@ def gradients_differ(products: int, dtype: torch.dtype) -> float:
     table = torch.randn(1, WIDTH, generator=draw)
 
     settings = network.Settings(ROWS, 4, 0.0, 0, h_init, l_init, table)
-    step = network.Supervision(layout, params, grads, architecture(model, dtype), ROWS, settings, products)
+    step = network.Supervision(
+        layout, params, grads, architecture(model, dtype), (CELLS + 1, ROWS), settings, products
+    )
     carry, following = (empty_carry(CELLS + 1, WIDTH, CELLS, ROWS, dtype) for _ in range(2))
     results = network.Results(torch.zeros(library.RESULTS), torch.zeros(4))
     step.prepare(model.l_cycles)

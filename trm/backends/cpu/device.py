@@ -47,10 +47,8 @@ class CpuBackend(Backend):
         self.rank, self.world = world_from_environment()
         self.workers = Workers("gloo", self.rank, self.world) if self.world > 1 else None
 
-    def precision(self, requested: str, mixer: str = "mlp") -> Precision:
-        # PyTorch computes attention, whose bfloat16 takes up to twice as long (docs/performance.md)
-        fast = library.fast_bfloat16() and mixer == "mlp"
-        return precision_of(requested, fast, "this CPU" if mixer == "mlp" else "attention on a CPU")
+    def precision(self, requested: str) -> Precision:
+        return precision_of(requested, library.fast_bfloat16(), "this CPU")
 
     def place(self, tensor: Tensor) -> Tensor:
         return tensor

@@ -23,16 +23,19 @@ GROUPS, MAX_THREADS, MAX_VOCAB, RESULTS = 8, 64, 256, 9
 FLOAT32, AVX512_BF16, AMX = range(3)
 """Kinds of matrix products."""
 FIRST = ("embed.weight", "position.weight", "head.weight", "halt.weight", "halt.bias")
-BLOCK = ("token_mlp.gate_up", "token_mlp.down", "channel_mlp.gate_up", "channel_mlp.down")
+CHANNELS = ("channel_mlp.gate_up", "channel_mlp.down")
+BLOCK = ("token_mlp.gate_up", "token_mlp.down", *CHANNELS)
+ATTENTION_BLOCK = ("attention.qkv", "attention.out", *CHANNELS)
 
 
 class Shape(Structure):
-    """Sizes of a network and the number of groups of rows."""
+    """Sizes of a network and the number of groups of rows. `heads`: 0 for the MLP mixer."""
 
     _fields_ = [
         (name, c_int64)
         for name in (
-            "layers", "cells", "puzzle_tokens", "width", "token_inner", "channel_inner", "vocab", "groups"
+            "layers", "cells", "puzzle_tokens", "width", "token_inner", "channel_inner", "vocab", "groups", "heads",
+            "rotary",
         )
     ]  # fmt: skip
 
@@ -123,7 +126,8 @@ def fast_bfloat16() -> bool:
 
 def addresses(tensors: Mapping[str, Tensor], layers: int) -> Any:
     """Addresses of the weights, or of their gradients, in the kernel's order."""
-    names = [*FIRST, *(f"blocks.{i}.{part}" for i in range(layers) for part in BLOCK)]
+    parts = BLOCK if "blocks.0.token_mlp.down" in tensors else ATTENTION_BLOCK
+    names = [*FIRST, *(f"blocks.{i}.{part}" for i in range(layers) for part in parts)]
     found = [tensors.get(name) for name in names]
     return (c_void_p * len(names))(*(None if tensor is None else tensor.data_ptr() for tensor in found))
 

@@ -18,14 +18,16 @@ MAX_GROUP_FLOATS = 1 << 22
 """Weights of a network times groups of rows, at most: each group sums gradients of its own."""
 
 
-def _kernel(weights: Weights, arch: Architecture, products: int, rows: int) -> Kernel:
+def _kernel(weights: Weights, arch: Architecture, products: int, length: int, rows: int) -> Kernel:
+    """For `rows` rows of `length` tokens."""
     vocab, width = weights["embed.weight"].shape
-    length, token_inner = weights["blocks.0.token_mlp.down"].shape
+    down = weights.get("blocks.0.token_mlp.down")
     channel_inner = weights["blocks.0.channel_mlp.down"].shape[1]
     size = sum(weight.numel() for weight in weights.values())
     groups = max(1, min(library.GROUPS, rows // 4, MAX_GROUP_FLOATS // size))
+    token_inner, heads = (0, arch.heads) if down is None else (down.shape[1], 0)
     sizes = (arch.layers, length - arch.puzzle_tokens, arch.puzzle_tokens, width, token_inner, channel_inner)
-    return Kernel((*sizes, vocab, groups), products)
+    return Kernel((*sizes, vocab, groups, heads, arch.rope), products)
 
 
 class KernelRounds(PlainRounds):
@@ -36,19 +38,21 @@ class KernelRounds(PlainRounds):
         super().__init__(wide, arch)
         self._vocab = len(self._weights["embed.weight"])
         self._puzzle_tokens = arch.puzzle_tokens
-        self._kernel = _kernel(self._weights, arch, products, 1)
-        self._threads = 0
+        self._arch, self._products = arch, products
+        self._kernel: Kernel | None = None
+        self._prepared = (0, 0)
         self._addresses = addresses(self._weights, arch.layers)
 
     def step(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Same as `PlainRounds.step`; logits in float32."""
-        if self._threads != library.thread_count():
-            self._kernel.prepare(self._addresses, 0)
-            self._threads = library.thread_count()
         z_H, z_L, x = z_H.contiguous(), z_L.contiguous(), x.contiguous()
         length, rows, _ = x.shape
+        if self._kernel is None or self._prepared != (length, library.thread_count()):
+            self._kernel = _kernel(self._weights, self._arch, self._products, length, 1)
+            self._kernel.prepare(self._addresses, 0)
+            self._prepared = length, library.thread_count()
         next_z_H, next_z_L = torch.empty_like(z_H), torch.empty_like(z_L)
         logits, halt = torch.empty(length - self._puzzle_tokens, rows, self._vocab), torch.empty(rows)
         tensors = (z_H, z_L, x, next_z_H, next_z_L, logits, halt)
@@ -91,9 +95,9 @@ class Results(NamedTuple):
 
 
 class Supervision:
-    """Refill, network, losses, halting and backward of a micro-batch of `rows` in one call.
+    """Refill, network, losses, halting and backward of a micro-batch in one call.
 
-    `params`, `grads`: flat float32 buffers; `products`: from `products_for`.
+    `params`, `grads`: flat float32 buffers; `shape`: tokens and rows; `products`: from `products_for`.
     """
 
     def __init__(
@@ -102,18 +106,18 @@ class Supervision:
         params: Tensor,
         grads: Tensor,
         arch: Architecture,
-        rows: int,
+        shape: tuple[int, int],
         settings: Settings,
         products: int,
     ):
         weights = layout.views(params)
-        self._kernel = _kernel(weights, arch, products, rows)
+        self._kernel = _kernel(weights, arch, products, *shape)
         self._weights, self._grads = (
             addresses(weights, arch.layers),
             addresses(layout.views(grads), arch.layers),
         )
-        self._rows, self._settings = rows, settings
-        self._scores = torch.empty(rows, library.RESULTS)
+        self._rows, self._settings = shape[1], settings
+        self._scores = torch.empty(shape[1], library.RESULTS)
 
     def prepare(self, l_cycles: int) -> None:
         """Read the current weights; called once per step."""

@@ -71,7 +71,7 @@ class CudaBackend(Backend):
             log.warning("other trm processes use every GPU of this machine; this one shares GPU %d", index)
         return index
 
-    def precision(self, requested: str, mixer: str = "mlp") -> Precision:
+    def precision(self, requested: str) -> Precision:
         fast = torch.cuda.get_device_capability(self.device)[0] >= 8
         return precision_of(requested, fast, "this GPU")
 

@@ -124,7 +124,7 @@ class XlaBackend(Backend):
     def device_count(self) -> int:
         return self.devices
 
-    def precision(self, requested: str, mixer: str = "mlp") -> Precision:
+    def precision(self, requested: str) -> Precision:
         """Also sets the precision of the device's float32 products."""
         precision = precision_of(requested, self.on_tpu, "a TPU" if self.on_tpu else "XLA's CPU device")
         import torch_xla.backends as products

@@ -81,7 +81,7 @@ def trace_evaluation(
 
     model = config.model
     layout = Layout.of(model, puzzles.seq_len, puzzles.vocab)
-    arch = architecture(model, backend.precision(config.training.precision, model.mixer).forward)
+    arch = architecture(model, backend.precision(config.training.precision).forward)
     weights = layout.views(backend.place(torch.ones(layout.size)))
     table = torch.zeros(puzzles.num_ids, model.d_model) if model.puzzle_tokens else None
     start = backend.place(torch.zeros(model.d_model))

@@ -1,102 +1,9 @@
 // One post-norm block (definition.py: block) for one row of the batch, forward and backward. The row's activations stay
 // in the core's caches.
 //
-// Shapes: L tokens, D channels, It and Ic inner widths of token and channel mixing, all padded (struct Sizes). Padding is
-// zero and stays zero: no product or norm makes anything else of it.
+// Shapes as in layout.h.
 #pragma once
-#include "memory.h"
-#include "products.h"
-
-constexpr float EPS = 1e-5f;  // of RMSNorm
-
-struct Sizes {
-  Index L, D, It, Ic, V;           // as in the model
-  Index even, deep, rows, wide;    // L rounded to pairs; to the depth of a product; rows of a buffer; columns
-  Index d, it, ic, v;              // widths of buffers
-};
-
-template <class P>
-Sizes padded(Index L, Index D, Index It, Index Ic, Index V) {
-  auto inner = [](Index x) { return round_up(x, P::INNER); };
-  return {L, D, It, Ic, V, round_up(L, 2), round_up(L, P::DEPTH), round_up(L, 32), round_up(L, COLUMNS),
-          inner(D), inner(It), inner(Ic), inner(V)};
-}
-
-// A weight as an operand: by rows (left) or as words (right), as it is or transposed (_t).
-template <class P>
-struct BlockWeights {
-  typedef typename P::T T;
-  T *token_gate_up, *token_gate_up_t, *token_down, *token_down_t;              // [2 It, L], [L, It]
-  Word *channel_gate_up, *channel_gate_up_t, *channel_down, *channel_down_t;   // [2 Ic, D], [D, Ic]
-};
-
-struct BlockGrads {
-  float *token_gate_up, *token_down;        // [2 It, L], [L, It]
-  float *channel_gate_up_t, *channel_down;  // [D, 2 Ic], [D, Ic]
-};
-
-// Operands of the gradients of a block's weights, for all uses of the block side by side along K: one product for all
-// uses reads and writes the gradients once. Use u, counted in the order of backward, begins at u * D channels, or at
-// u * words_of(even) words of tokens.
-template <class P>
-struct Stack {
-  typedef typename P::T T;
-  Index uses, channels, tokens;  // K in elements: uses * D; in words: tokens of all uses, rounded up
-  Index stride;                  // words of a row of tokens
-  T *token_grad, *token_pushed;  // left: gradient of the output [L, uses D]; gate and up, then their gradients [2 It, uses D]
-  Word *token_x, *token_hidden;  // right: the input [uses D, L], the gate's output [uses D, It]
-  Word *channel_grad, *channel_y;         // left: gradient of the output, the input; [D, uses L]
-  Word *channel_hidden, *channel_pushed;  // right: [uses L, Ic], [uses L, 2 Ic]
-
-  Stack(Arena& arena, const Sizes& s, Index uses) : uses(uses), channels(uses * s.d) {
-    const Index words = channels / P::PER_WORD;
-    tokens = round_up(uses * (s.even / P::PER_WORD), P::DEPTH / P::PER_WORD);
-    stride = round_up(tokens + s.rows, COLUMNS);
-    token_grad = arena.take<T>(s.rows * channels), token_pushed = arena.take<T>(2 * s.it * channels);
-    token_x = arena.take<Word>(words * s.rows), token_hidden = arena.take<Word>(words * s.it);
-    channel_grad = arena.take<Word>(s.d * stride), channel_y = arena.take<Word>(s.d * stride);
-    channel_hidden = arena.take<Word>(tokens * s.ic), channel_pushed = arena.take<Word>(tokens * 2 * s.ic);
-  }
-};
-
-// Saved for backward by one use of a block.
-template <class P>
-struct Kept {
-  typedef typename P::T T;
-  Stack<P>* stack;        // of the block
-  Index use;              // in the order of backward
-  T *x, *y, *out;         // input, output of the token mixing, output; [L, D]
-  T *channel;             // gate and up of the channel mixing [L, 2 Ic]; the token mixing's are in the stack
-  float *y_scale, *out_scale;  // 1 / rms; [D], [L]
-
-  Kept(Arena& arena, const Sizes& s, Stack<P>* stack, Index use) : stack(stack), use(use) {
-    x = arena.take<T>(s.rows * s.d), y = arena.take<T>(s.rows * s.d), out = arena.take<T>(s.rows * s.d);
-    channel = arena.take<T>(s.rows * 2 * s.ic);
-    y_scale = arena.take<float>(s.d), out_scale = arena.take<float>(s.rows);
-  }
-};
-
-// Buffers of a thread. Each is used with one shape only, so that its padding stays zero.
-template <class P>
-struct Scratch {
-  typedef typename P::T T;
-  Word *x_words, *token_hidden, *token_pushed, *grad_words, *y_words;
-  T *channel_left, *grad_left, *token_left, *channel_pushed_left;
-  float* products;
-
-  Scratch(Arena& arena, const Sizes& s) {
-    auto words = [&](Index elements, Index columns) { return arena.take<Word>(elements / P::PER_WORD * columns); };
-    x_words = words(s.rows, s.d), grad_words = words(s.rows, s.d), y_words = words(s.rows, s.d);
-    token_hidden = words(s.it, s.d), token_pushed = words(2 * s.it, s.d);
-    channel_left = arena.take<T>(s.rows * s.ic), channel_pushed_left = arena.take<T>(s.rows * 2 * s.ic);
-    grad_left = arena.take<T>(s.rows * s.d), token_left = arena.take<T>(s.it * s.d);
-    Index most = 2 * s.it * s.d > 2 * s.ic * s.rows ? 2 * s.it * s.d : 2 * s.ic * s.rows;
-    products = arena.take<float>(most > s.rows * s.v ? most : s.rows * s.v);
-  }
-};
-
-template <class P>
-INLINE Index words_of(Index elements) { return elements / P::PER_WORD; }
+#include "attention.h"
 
 struct GateGrads { Vec hidden, gate, up; };
 
@@ -120,14 +27,16 @@ struct Block {
   // x [L, D] becomes the block's output. `Keep`: save what backward needs.
   template <bool Keep>
   void forward(float* x, Kept<P>& kept) {
-    mix_tokens<Keep>(x, kept);
+    if (s.H) attention().template forward<Keep>(x, kept);
+    else mix_tokens<Keep>(x, kept);
     mix_channels<Keep>(x, kept);
   }
 
   // grad [L, D] of the output becomes that of the input; what the weights' gradients need goes to the stack.
   void backward(float* grad, const Kept<P>& kept) {
     unmix_channels(grad, kept, *kept.stack);
-    unmix_tokens(grad, kept, *kept.stack);
+    if (s.H) attention().backward(grad, kept, *kept.stack);
+    else unmix_tokens(grad, kept, *kept.stack);
   }
 
   // Adds the weights' gradients of all uses.
@@ -135,11 +44,14 @@ struct Block {
     const Index D = s.d, It = s.it, Ic = s.ic, channels = words_of<P>(k.channels);
     multiply<P, true>(D, Ic, k.tokens, k.channel_grad, k.stride, k.channel_hidden, Ic, grads.channel_down, Ic);
     multiply<P, true>(D, 2 * Ic, k.tokens, k.channel_y, k.stride, k.channel_pushed, 2 * Ic, grads.channel_gate_up_t, 2 * Ic);
+    if (s.H) return attention().weight_gradients(k, grads);
     multiply<P, true>(s.even, It, channels, (Word*)k.token_grad, channels, k.token_hidden, It, grads.token_down, It);
     multiply<P, true>(2 * It, s.wide, channels, (Word*)k.token_pushed, channels, k.token_x, s.rows, grads.token_gate_up, s.wide);
   }
 
  private:
+  Attention<P> attention() { return {s, w, t}; }
+
   // y = rms(x + down (silu(gate) up)) over the tokens of each channel
   template <bool Keep>
   void mix_tokens(float* x, Kept<P>& kept) {
@@ -197,41 +109,13 @@ struct Block {
         P::store_rows(t.channel_left + l * Ic + i, Ic, P::pack(gated<P>(g0, u0), gated<P>(g1, u1)));
       }
     multiply<P, true>(s.even, D, words_of<P>(Ic), (Word*)t.channel_left, words_of<P>(Ic), w.channel_down_t, D, y, D);
-    for (Index l = 0; l < s.even; l += 2) {
-      float *first = y + l * D, *second = first + D;
-      Vec even{}, odd{};
-      for (Index j = 0; j < D; j += W) {
-        Vec a = load(first + j), b = load(second + j);
-        even += a * a, odd += b * b;
-      }
-      float a = 1 / __builtin_sqrtf(sum(even) / s.D + EPS), b = 1 / __builtin_sqrtf(sum(odd) / s.D + EPS);
-      kept.out_scale[l] = a, kept.out_scale[l + 1] = b;
-      for (Index j = 0; j < D; j += W) {
-        Vec x = load(first + j) * a, z = load(second + j) * b;
-        store(first + j, x), store(second + j, z);
-        if (Keep) P::store_rows(kept.out + l * D + j, D, P::pack(x, z));
-      }
-    }
+    norm_channels<P, Keep>(s, y, kept.out_scale, kept.out);
   }
 
   void unmix_channels(float* grad, const Kept<P>& kept, Stack<P>& k) {
     const Index D = s.d, Ic = s.ic, deep = words_of<P>(s.deep), first_word = kept.use * words_of<P>(s.even);
     Word *hidden = k.channel_hidden + first_word * Ic, *pushed_words = k.channel_pushed + first_word * 2 * Ic;
-    for (Index l = 0; l < s.even; l += 2) {
-      float *first = grad + l * D, *second = first + D;
-      const T* out = kept.out + l * D;
-      Vec even{}, odd{};
-      for (Index j = 0; j < D; j += W) even += load(first + j) * P::load(out + j), odd += load(second + j) * P::load(out + D + j);
-      float a = sum(even) / s.D, b = sum(odd) / s.D;
-      for (Index j = 0; j < D; j += W) {
-        Vec x = (load(first + j) - P::load(out + j) * a) * kept.out_scale[l];
-        Vec z = (load(second + j) - P::load(out + D + j) * b) * kept.out_scale[l + 1];
-        store(first + j, x), store(second + j, z);
-        auto pair = P::pack(x, z);
-        P::store_rows(t.grad_left + l * D + j, D, pair);
-        P::store_words(t.grad_words + words_of<P>(l) * D + j, D, pair);
-      }
-    }
+    norm_channels_backward<P>(s, grad, kept.out, kept.out_scale, t.grad_left, t.grad_words);
     multiply<P, false>(s.even, Ic, words_of<P>(D), (Word*)t.grad_left, words_of<P>(D), w.channel_down, Ic, t.products, Ic);
     for (Index l = 0; l < s.even; l += 2)
       for (Index i = 0; i < Ic; i += W) {
@@ -247,7 +131,7 @@ struct Block {
         P::store_words(words, 2 * Ic, gates), P::store_words(words + Ic, 2 * Ic, ups);
       }
     transpose(t.grad_words, deep, D, D, k.channel_grad + first_word, k.stride);
-    as_words(kept.y, t.y_words);
+    as_words<P>(s, kept.y, D, D, t.y_words);
     transpose(t.y_words, deep, D, D, k.channel_y + first_word, k.stride);
     multiply<P, true>(s.even, D, words_of<P>(2 * Ic), (Word*)t.channel_pushed_left, words_of<P>(2 * Ic),
                       w.channel_gate_up, D, grad, D);
@@ -291,17 +175,5 @@ struct Block {
     transpose((Word*)kept.x, s.wide, d, d, k.token_x + kept.use * d * s.rows, s.rows);
     multiply<P, true>(s.even, D, words_of<P>(2 * It), (Word*)w.token_gate_up_t, words_of<P>(2 * It), t.token_pushed, D,
                       grad, D);
-  }
-
- public:
-  // Rows [L, D] as words.
-  void as_words(const T* rows, Word* words) const {
-    if constexpr (P::PER_WORD == 1) {
-      memcpy(words, rows, sizeof(T) * s.even * s.d);
-    } else {
-      for (Index l = 0; l < s.even; l += 2)
-        for (Index j = 0; j < s.d; j += W)
-          P::store_words(words + l / 2 * s.d + j, s.d, P::pack(P::load(rows + l * s.d + j), P::load(rows + (l + 1) * s.d + j)));
-    }
   }
 };

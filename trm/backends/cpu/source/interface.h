@@ -10,10 +10,11 @@ constexpr Index RESULTS = 9;       // metrics of a row, the first ones of trm/tr
 
 // Order of the weights' addresses: these, then four of each block.
 enum { EMBED, POSITION, HEAD, HALT_WEIGHT, HALT_BIAS, FIRST_BLOCK };
-constexpr Index PER_BLOCK = 4;     // token gate_up and down, channel gate_up and down
+constexpr Index PER_BLOCK = 4;     // token gate_up and down or attention's qkv and out, channel gate_up and down
 
 struct Shape {
   Index layers, cells, puzzle_tokens, width, token_inner, channel_inner, vocab, groups;
+  Index heads, rotary;  // 0 heads: token mixing
 };
 
 // A micro-batch of `rows`: the carry, the rows that replace finished ones, and the results. B rows, S cells.

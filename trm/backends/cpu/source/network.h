@@ -6,6 +6,8 @@
 
 #include "interface.h"
 
+constexpr float ROPE_BASE = 10000;
+
 // Sums of the weights' gradients over a group of rows.
 struct Grads {
   BlockGrads* blocks;
@@ -18,7 +20,8 @@ struct Grads {
     first = (float*)(arena.base + start);
     for (Index i = 0; i < layers; i++) {
       BlockGrads b = {arena.take<float>(2 * s.it * s.wide), arena.take<float>(s.rows * s.it),
-                      arena.take<float>(s.d * 2 * s.ic), arena.take<float>(s.d * s.ic)};
+                      arena.take<float>(s.d * 2 * s.ic), arena.take<float>(s.d * s.ic),
+                      arena.take<float>(s.d * 3 * s.a), arena.take<float>(s.d * s.a)};
       if (arena.base) blocks[i] = b;
     }
     embed = arena.take<float>(s.V * s.d), position = arena.take<float>(s.rows * s.d);
@@ -65,6 +68,8 @@ struct Operands {
   float* stage;         // a weight with padding
   T* left;              // the same, by rows
   Word* words;          // and as words
+  float* heads;         // a weight of attention with its heads padded
+  float *cosine, *sine;  // of rotary positions [L, K / 2]
 
   Operands(Arena& arena, const Sizes& s, Index layers) {
     blocks = arena.take<BlockWeights<P>>(layers);
@@ -72,12 +77,15 @@ struct Operands {
     auto pairs = [&](Index k, Index n) { return arena.take<Word>(k / P::PER_WORD * n); };
     for (Index i = 0; i < layers; i++) {
       BlockWeights<P> b = {rows(2 * s.it, s.deep), rows(s.rows, 2 * s.it), rows(s.rows, s.it), rows(s.it, s.rows),
-                           pairs(2 * s.ic, s.d), pairs(s.d, 2 * s.ic), pairs(s.d, s.ic), pairs(s.ic, s.d)};
+                           pairs(2 * s.ic, s.d), pairs(s.d, 2 * s.ic), pairs(s.d, s.ic), pairs(s.ic, s.d),
+                           pairs(3 * s.a, s.d), pairs(s.d, 3 * s.a), pairs(s.d, s.a), pairs(s.a, s.d)};
       if (arena.base) blocks[i] = b;
     }
+    heads = arena.take<float>(3 * s.a * s.D);
+    cosine = arena.take<float>(s.L * s.K / 2), sine = arena.take<float>(s.L * s.K / 2);
     head = pairs(s.v, s.d), head_t = pairs(s.d, s.v);
     Index most = 2 * (s.it + COLUMNS) * s.rows;
-    for (Index other : {2 * s.ic * s.d, s.v * s.d, s.rows * s.it}) most = other > most ? other : most;
+    for (Index other : {2 * s.ic * s.d, s.v * s.d, s.rows * s.it, 3 * s.a * s.d}) most = other > most ? other : most;
     stage = arena.take<float>(most), left = arena.take<T>(most), words = arena.take<Word>(most);
   }
 };
@@ -104,7 +112,7 @@ class Network : public AnyNetwork {
 
  public:
   explicit Network(const Shape& shape)
-      : shape(shape), s(padded<P>(shape.cells + shape.puzzle_tokens, shape.width, shape.token_inner, shape.channel_inner, shape.vocab)),
+      : shape(shape), s(padded<P>(shape.cells + shape.puzzle_tokens, shape.width, shape.token_inner, shape.channel_inner, shape.vocab, shape.heads)),
         layers(shape.layers), P0(shape.puzzle_tokens) {}
   ~Network() override {
     for (auto* blocks : block_grads) delete[] blocks;
@@ -113,7 +121,10 @@ class Network : public AnyNetwork {
   // Casts the weights; allocates for `uses` block stacks with gradient (0: inference) and threads.
   bool prepare(const float* const* given, Index uses, Index threads) override {
     weights = given;
-    if (!operands.object && !operands.make(s, layers)) return false;
+    if (!operands.object) {
+      if (!operands.make(s, layers)) return false;
+      if (shape.rotary) fill_rotations(*operands.object);
+    }
     for (Index i = 0; i < threads; i++) {
       auto& piece = workspaces[i];
       Index count = uses > 0 ? uses : 1;
@@ -128,8 +139,21 @@ class Network : public AnyNetwork {
       const float* const* w = given + FIRST_BLOCK + PER_BLOCK * i;
       BlockWeights<P>& b = o.blocks[i];
       Index It = shape.token_inner, Ic = shape.channel_inner;
-      cast(w[0], {2, It, s.it, s.L, s.deep}, {b.token_gate_up, b.token_gate_up_t, 2 * s.it});
-      cast(w[1], {1, s.L, s.rows, It, s.it}, {b.token_down, b.token_down_t, s.deep});
+      if (s.H) {
+        const Index size = 3 * s.a * s.D * sizeof(float);
+        memset(o.heads, 0, size);
+        b.cosine = shape.rotary ? o.cosine : nullptr, b.sine = o.sine;
+        each_head(3, [&](Index r, Index padded) { memcpy(o.heads + padded * s.D, w[0] + r * s.D, s.K * s.D * sizeof(float)); });
+        cast(o.heads, {1, 3 * s.a, 3 * s.a, s.D, s.d}, {nullptr, nullptr, 0, b.qkv, b.qkv_t});
+        memset(o.heads, 0, size);
+        each_head(1, [&](Index c, Index padded) {
+          for (Index r = 0; r < s.D; r++) memcpy(o.heads + r * s.a + padded, w[1] + r * s.D + c, s.K * sizeof(float));
+        });
+        cast(o.heads, {1, s.D, s.d, s.a, s.a}, {nullptr, nullptr, 0, b.out, b.out_t});
+      } else {
+        cast(w[0], {2, It, s.it, s.L, s.deep}, {b.token_gate_up, b.token_gate_up_t, 2 * s.it});
+        cast(w[1], {1, s.L, s.rows, It, s.it}, {b.token_down, b.token_down_t, s.deep});
+      }
       cast(w[2], {2, Ic, s.ic, s.D, s.d}, {nullptr, nullptr, 0, b.channel_gate_up, b.channel_gate_up_t});
       cast(w[3], {1, s.D, s.d, Ic, s.ic}, {nullptr, nullptr, 0, b.channel_down, b.channel_down_t});
     }
@@ -163,8 +187,16 @@ class Network : public AnyNetwork {
       float* const* to = out + FIRST_BLOCK + PER_BLOCK * i;
       const BlockGrads& b = g.blocks[i];
       Index It = shape.token_inner, Ic = shape.channel_inner;
-      for (Index half = 0; half < 2; half++) add(b.token_gate_up + half * s.it * s.wide, It, s.L, s.wide, to[0] + half * It * s.L);
-      add(b.token_down, s.L, It, s.it, to[1]);
+      if (s.H) {
+        transpose((Word*)b.qkv_t, s.d, 3 * s.a, 3 * s.a, (Word*)flipped, s.d);
+        each_head(3, [&](Index r, Index padded) { add(flipped + padded * s.d, s.K, s.D, s.d, to[0] + r * s.D); });
+        each_head(1, [&](Index c, Index padded) {
+          for (Index r = 0; r < s.D; r++) add(b.out + r * s.a + padded, 1, s.K, s.a, to[1] + r * s.D + c);
+        });
+      } else {
+        for (Index half = 0; half < 2; half++) add(b.token_gate_up + half * s.it * s.wide, It, s.L, s.wide, to[0] + half * It * s.L);
+        add(b.token_down, s.L, It, s.it, to[1]);
+      }
       transpose((Word*)b.channel_gate_up_t, s.d, 2 * s.ic, 2 * s.ic, (Word*)flipped, s.d);
       for (Index half = 0; half < 2; half++) add(flipped + half * s.ic * s.d, Ic, s.D, s.d, to[2] + half * Ic * s.D);
       add(b.channel_down, s.D, Ic, s.ic, to[3]);
@@ -188,7 +220,7 @@ class Network : public AnyNetwork {
       for (Index round = 0; round < job.h_cycles; round++) recursion<false>(t, job.l_cycles);
       write_state(t.z_H, job.rows, b, (T*)job.next_z_H);
       write_state(t.z_L, job.rows, b, (T*)job.next_z_L);
-      to_rows(t.z_H, t.answer);
+      to_rows<P>(s, t.z_H, s.d, t.answer);
       logits(t);
       for (Index c = 0; c < shape.cells; c++)
         memcpy(job.logits + (c * job.rows + b) * s.V, t.scratch.products + (P0 + c) * s.v, s.V * sizeof(float));
@@ -197,6 +229,21 @@ class Network : public AnyNetwork {
   }
 
  private:
+  // Calls `f` with the first channel of each head, of `parts` times all heads, in the model and in the padded buffers.
+  template <class F>
+  void each_head(Index parts, F f) {
+    for (Index i = 0; i < parts * s.H; i++) f(i * s.K, i / s.H * s.a + i % s.H * s.k);
+  }
+
+  // definition.py: rope_tables
+  void fill_rotations(Operands<P>& o) {
+    for (Index l = 0; l < s.L; l++)
+      for (Index i = 0; i < s.K / 2; i++) {
+        const float angle = l * __builtin_powf(ROPE_BASE, -2.0f * i / s.K);
+        o.cosine[l * (s.K / 2) + i] = __builtin_cosf(angle), o.sine[l * (s.K / 2) + i] = __builtin_sinf(angle);
+      }
+  }
+
   struct Padding { Index parts, rows, padded_rows, columns, width; };
   struct Wanted {
     T *left, *left_t;
@@ -319,12 +366,6 @@ class Network : public AnyNetwork {
     }
   }
 
-  void to_rows(const float* state, T* rows) const {
-    for (Index l = 0; l < s.even; l += 2)
-      for (Index j = 0; j < s.d; j += W)
-        P::store_rows(rows + l * s.d + j, s.d, P::pack(load(state + l * s.d + j), load(state + (l + 1) * s.d + j)));
-  }
-
   // The answer's logits [L, v], in scratch.products; those of the puzzle tokens are not used.
   void logits(Workspace<P>& t) {
     multiply<P, false>(s.even, s.v, words_of<P>(s.d), (Word*)t.answer, words_of<P>(s.d), operands.object->head_t, s.v,
@@ -341,7 +382,7 @@ class Network : public AnyNetwork {
   void judge(const Job& job, Index b, Workspace<P>& t, Grads& g) {
     const Index S = shape.cells, V = s.V, v = s.v;
     const uint8_t* labels = job.next_labels + b * S;
-    to_rows(t.z_H, t.answer);
+    to_rows<P>(s, t.z_H, s.d, t.answer);
     logits(t);
     float* x = t.scratch.products;
     Index valid = 0, right = 0;
@@ -366,7 +407,7 @@ class Network : public AnyNetwork {
         P::store_words(t.logits_words + words_of<P>(l) * v + j, v, pair);
       }
     multiply<P, false>(s.even, d, words_of<P>(v), (Word*)t.logits_left, words_of<P>(v), operands.object->head, d, t.grad, d);
-    block(0, t).as_words(t.answer, t.answer_words);
+    as_words<P>(s, t.answer, s.d, s.d, t.answer_words);
     transpose(t.logits_words, deep, v, v, t.flipped_logits, words_of<P>(s.rows));
     multiply<P, true>(v, d, deep, t.flipped_logits, words_of<P>(s.rows), t.answer_words, d, g.head, d);
     halting(job, b, t, g, cross_entropy / divisor, right / divisor, exact, valid > 0);
