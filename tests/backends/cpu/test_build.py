@@ -98,6 +98,8 @@ def test_no_address_or_undefined_behaviour_error(tmp_path):
     sizes = [
         {"cells": 36, "d_model": 24, "rows": 5},
         {"cells": 7, "d_model": 8, "rows": 1, "layers": 2, "h_cycles": 2},
+        {"cells": 36, "d_model": 24, "rows": 5, "mixer": "attention", "heads": 2, "position": "rope"},
+        {"cells": 8, "d_model": 40, "rows": 1, "mixer": "attention", "heads": 1, "layers": 2, "h_cycles": 2},
     ]
     code = f"""{STEP}
 from trm.backends.cpu import library

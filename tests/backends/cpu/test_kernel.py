@@ -229,8 +229,3 @@ def test_auto_is_bfloat16_only_where_it_is_faster(monkeypatch, name, features, i
     monkeypatch.setenv("TRM_CPU_ISA", isa)
     assert library.bfloat16_products() == kinds
     assert CpuBackend().precision("auto").name == ("bfloat16" if fast else "float32")
-    attention = CpuBackend().precision("auto", "attention")
-    assert (attention.name, attention.reason) == (
-        "float32",
-        "attention on a CPU has no fast bfloat16 products",
-    )
