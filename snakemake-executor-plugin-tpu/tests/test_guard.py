@@ -168,18 +168,21 @@ def test_refusals_are_noted(hosts, monkeypatch):
 
     def ask(url, method="GET", token="", data=None):
         if method == "DELETE":
-            place = url.partition("?")[0].rpartition("/")[0]
-            assert (place, token) == ("http://api/v2/projects/p/locations/z/queuedResources", "t")
-            raise urllib.error.HTTPError(url, status, "no", {}, None)
+            place, _, kind = url.partition("?")[0].rpartition("/")[0].rpartition("/")
+            assert (place, token) == ("http://api/v2/projects/p/locations/z", "t")
+            raise urllib.error.HTTPError(url, statuses[kind], "no", {}, None)
         if token_error:
             raise token_error
         return '{"access_token": "t"}'
 
     monkeypatch.setattr(guard, "ask", ask)
-    one, status, token_error = make(), 403, None
+    one, statuses, token_error = make(), {"queuedResources": 403, "nodes": 403}, None
     one.check()
     assert "answers 403 (): give its service account the permission tpu.nodes.delete" in one.error
-    status = 404  # allowed, and nothing has that name
+    statuses["nodes"] = 404  # allowed, and nothing has that name
+    one.check()
+    assert one.error == ""
+    statuses["queuedResources"] = 404
     one.check()
     assert one.error == ""
     token_error = urllib.error.URLError("refused")
@@ -191,6 +194,23 @@ def test_refusals_are_noted(hosts, monkeypatch):
         "w0 hears nothing of w1, which counts as in use for 3600 s unless it is dead: let UDP port"
         in one.error
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "kinds"), [(200, ["queuedResources"]), (404, None), (403, None), (400, None)]
+)
+def test_the_node_is_deleted_where_its_queued_resource_cannot_be(hosts, monkeypatch, status, kinds):
+    make, _, _ = hosts
+    asked = []
+
+    def call(method, what, data=None):
+        asked.append(what)
+        return (status if what.startswith("queuedResources") else 200), ""
+
+    one = make()
+    monkeypatch.setattr(one, "call", call)
+    one.delete()
+    assert [what.partition("/")[0] for what in asked] == (kinds or ["queuedResources", "nodes"])
 
 
 @pytest.fixture

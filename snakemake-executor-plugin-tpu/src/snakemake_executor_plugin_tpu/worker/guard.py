@@ -187,7 +187,9 @@ class Guard:
 
     def check(self) -> None:
         """Find out whether this host could delete, by deleting something that does not exist."""
-        if self.call("DELETE", f"queuedResources/none-{uuid.uuid4().hex}?force=true")[0] == 404:
+        nothing = f"none-{uuid.uuid4().hex}"
+        places = (f"queuedResources/{nothing}?force=true", f"nodes/{nothing}")
+        if any(self.call("DELETE", place)[0] == 404 for place in places):
             self.error = ""
         if not self.error and not self.is_young() and (silent := self.silent()):
             names = ", ".join(f"w{rank}" for rank in silent)
@@ -202,8 +204,9 @@ class Guard:
         return time.monotonic() - self.started <= 6 * self.pause
 
     def delete(self) -> None:
-        """Delete the pod: the queued resource with its node, or the node alone."""
-        if self.call("DELETE", f"queuedResources/{self.orders['name']}?force=true")[0] == 404:
+        """Delete the pod: the queued resource with its node, or the node alone, which ends the costs as well."""
+        # Which permission a queued resource needs is not published, and it may be in a state that refuses.
+        if self.call("DELETE", f"queuedResources/{self.orders['name']}?force=true")[0] != 200:
             self.call("DELETE", f"nodes/{self.orders['name']}")
 
     def note(self, why: str) -> None:
