@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from .allocation import slice_of
 from .errors import CloudError, Offline, explain, is_transient, red, short
 from .google import auth, gx, tpu_v2
 from .keys import public_half
@@ -90,7 +91,8 @@ def guard_metadata(settings: ExecutorSettings, zone: str) -> dict[str, str]:
     if not settings.is_guarded:
         return {}
     api = f"{'http' if settings.api_endpoint else 'https'}://tpu.googleapis.com"
-    place = {"api": api, "project": settings.project, "zone": zone, "name": settings.name}
+    place: dict[str, Any] = {"api": api, "project": settings.project, "zone": zone, "name": settings.name}
+    place |= {"hosts": slice_of(settings.accelerator_type).hosts}
     limits = {"idle_seconds": 60 * settings.idle_delete, "end": settings.end_time(), "lease": settings.lease}
     script = (Path(__file__).parent / "worker" / "guard.py").read_text()
     orders = json.dumps({**place, **limits, "secret": secrets.token_hex(16)})
