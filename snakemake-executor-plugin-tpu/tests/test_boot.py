@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from snakemake_executor_plugin_tpu import lifecycle
+from snakemake_executor_plugin_tpu.__main__ import parse
 from snakemake_executor_plugin_tpu.claim import Claim
 from snakemake_executor_plugin_tpu.cloud import PodState
 from snakemake_executor_plugin_tpu.errors import HostsSilentError, LoginRefused, PodError, Unreachable
@@ -135,3 +136,34 @@ def test_one_host_that_answers_is_enough(tmp_path, monkeypatch):
     workers = workers[:1]
     assert not asyncio.run(one._some_answer())
     assert ended == [True, True]
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_an_emulated_pod_whose_host_never_boots_is_replaced(healthy_pod, people, tmp_path, monkeypatch, rank):
+    healthy_pod.remove()
+    monkeypatch.setattr(lifecycle, "BOOT_SECONDS", 1.0)
+    boot, made = healthy_pod.api.boot, []
+
+    def boot_without_one(node):
+        found = boot(node)
+        made.append(node.id)
+        if len(made) == 1:
+            healthy_pod.hosts[rank].kill()
+        return found
+
+    monkeypatch.setattr(healthy_pod.api, "boot", boot_without_one)
+    options = ["up", "--accelerator-type", "v4-32", "--idle-delete", "0", "--reconnect", "1"]
+    said = []
+
+    async def up():
+        _, settings = parse(options)
+        one = PodManager(settings, tmp_path, said.append, Claim(said.append))
+        one.settings.create = True
+        try:
+            return await one.ready()
+        finally:
+            await one.close()
+
+    assert asyncio.run(up()).silent == set()
+    assert len(made) == 2
+    assert any("a host did not come up, others did" in line for line in said)
