@@ -114,6 +114,27 @@ def test_hosts_of_a_new_pod_have_time_to_create_the_user(tmp_path, monkeypatch, 
             asyncio.run(coming)
 
 
+@pytest.mark.parametrize(
+    ("health", "said"),
+    [
+        ("HEALTHY", "the pod is READY, so"),
+        ("UNHEALTHY_MAINTENANCE", "the pod is READY but UNHEALTHY_MAINTENANCE, so"),
+    ],
+)
+def test_a_silent_host_under_maintenance_is_told_from_a_closed_port(tmp_path, monkeypatch, health, said):
+    one = PodManager(ExecutorSettings(**SETTINGS), tmp_path, print)
+
+    async def deploy(timeout):
+        raise Unreachable("w0: Connection timed out")
+
+    async def describe(attempts):
+        return PodState(node="READY", addresses=("a",), health=health)
+
+    monkeypatch.setattr(one.cloud, "describe", describe)
+    with pytest.raises(HostsSilentError, match=said):
+        asyncio.run(one._until_up(SimpleNamespace(host="w0", deploy=deploy), patience=0.0))
+
+
 def test_one_host_that_answers_is_enough(tmp_path, monkeypatch):
     one = PodManager(ExecutorSettings(**SETTINGS), tmp_path, print)
     ended = []

@@ -32,6 +32,11 @@ from .settings import ExecutorSettings
 from .ssh import Ssh, host_name, try_ssh, write_config
 
 LEAST_DISK = 64 << 20
+HEALTHY = (
+    "",
+    "HEALTHY",
+    "HEALTH_UNSPECIFIED",
+)  # for others, such as UNHEALTHY_MAINTENANCE, a ready host may be away
 ATTENDED_SECONDS = 60.0
 CLOSE_SECONDS = 30.0  # in which Google has to answer at the end
 BOOT_SECONDS = 900.0  # in which the hosts of a new pod have to answer
@@ -396,8 +401,10 @@ class PodManager:
                     f"{worker.host.removeprefix('w')}`."
                 )
             if waited > patience:
+                health = self._state[1].health if self._state else ""
+                ready = "READY" if health in HEALTHY else f"READY but {health}"
                 raise HostsSilentError(
-                    f"A host of the pod does not answer by ssh: {error}. The TPU API says that the pod is READY, so "
+                    f"A host of the pod does not answer by ssh: {error}. The TPU API says that the pod is {ready}, so "
                     f"nothing was deleted. Try `{COMMAND} ssh`; the firewall must let port {self.settings.ssh_port} "
                     f"through. {DOWN} deletes the pod."
                 )
