@@ -268,9 +268,16 @@ def test_prune_spares_what_running_tasks_use(agent):
 def test_libtpu_lock_of_the_dead_is_cleared_that_of_the_living_kept(tmp_path):
     lock = tmp_path / "libtpu_lockfile"
     assert not clear_libtpu_lock(lock)
-    with open(lock, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    # libtpu's own call; it belongs to a process, so another one has to hold it
+    hold = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX); print(); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        owner.stdout.readline()
         assert not clear_libtpu_lock(lock)
+        owner.kill()
     assert clear_libtpu_lock(lock)
     assert not lock.exists()
 

@@ -245,6 +245,64 @@ def test_a_resource_that_cannot_be_deleted_yet_is_waited_for(api, play):
     )
 
 
+def test_a_deletion_that_does_not_end_is_said(api, play, monkeypatch):
+    monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.SLOW_DELETION", -1.0)
+
+    async def story(cloud, capacity):
+        await capacity.wait()
+        return await cloud.delete()
+
+    state, output = play(story)
+    assert state.is_absent
+    (said,) = [line for line in output if "is still being deleted" in line]
+    assert "(node READY, queued resource ACTIVE); another tpu-name would not wait for it" in said
+
+
+@pytest.mark.parametrize("lacking", ["ip_address", "external_ip"])
+def test_a_ready_pod_without_the_address_of_a_host_is_waited_for(api, play, lacking):
+    """Its addresses are read only once: ssh to a host without one, or to an internal one, would wait for nothing."""
+
+    async def story(cloud, capacity):
+        await capacity.wait()
+        (node,) = api.nodes.values()
+        last = node.network_endpoints[-1]
+        address, last.ip_address, last.access_config.external_ip = last.ip_address, "", ""
+        if lacking == "external_ip":
+            last.ip_address = address
+        waiting = asyncio.ensure_future(capacity.wait(existed=True))
+        looks = api.calls.count("GetNode")
+        while api.calls.count("GetNode") < looks + 3 and not waiting.done():
+            await asyncio.sleep(0.01)
+        assert not waiting.done()
+        last.ip_address = last.access_config.external_ip = address
+        return await waiting
+
+    state, _ = play(story)
+    assert state.addresses == ("127.0.0.1", "127.0.0.2")
+    assert api.created_nodes == 1
+
+
+def test_hosts_without_external_addresses_are_reached_by_internal_ones(api, play):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        (node,) = api.nodes.values()
+        for endpoint in node.network_endpoints:
+            endpoint.access_config.external_ip = ""
+        return await cloud.describe()
+
+    assert play(story)[0].is_ready
+
+
+def test_an_accelerator_type_may_be_a_resource_name(api, play):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        (node,) = api.nodes.values()
+        node.accelerator_type = f"{cloud.parent}/acceleratorTypes/v4-16"
+        return await cloud.describe()
+
+    assert play(story, accelerator_type="v4-16")[0].accelerator_type == "v4-16"
+
+
 def test_the_request_of_another_call_is_not_withdrawn(api, play):
     """Both look, both see nothing, both ask: the one that comes second must not take the other's place away."""
     api.full_zones.add("z")

@@ -117,6 +117,7 @@ def test_errors_are_one_sentence_with_the_command_that_fixes_them(error, expecte
 
 def test_transient_errors():
     assert is_transient(gx.ServiceUnavailable("x"))
+    assert is_transient(gx.Cancelled("The operation was cancelled."))
     assert is_transient(gx.ResourceExhausted("Quota exceeded for requests per minute"))
     assert not is_transient(gx.ResourceExhausted("Quota for chips"))
     assert not is_transient(gx.PermissionDenied("x"))

@@ -150,6 +150,25 @@ def test_guest_attributes_count_once(hosts, monkeypatch):
     assert one.heard == heard
 
 
+@pytest.mark.parametrize("late", ["a:b:127.0.0.1,a:b:127.0.0.1", "a:b:127.0.0.1,a:b:127.0.0.1,a:b:"])
+def test_a_host_that_is_not_known_yet_is_waited_for_and_then_counts_as_silent(hosts, monkeypatch, late):
+    """A host runs its startup script as it boots, when the others of the slice may not have addresses yet."""
+    _, clock, _ = hosts
+    began, told = clock.now, {"agent-worker-number": "0", "worker-network-endpoints": late}
+    told["snakemake-tpu"] = json.dumps({**ORDERS, "hosts": 3})
+    monkeypatch.setattr(guard, "ask", lambda url, *_: told[url.rpartition("/")[2]])
+    one = guard.guard_of_this_host()
+    one.socket.close()
+    assert clock.now - began == guard.ADDRESS_SECONDS
+    one.heard[1] = (clock.now + 700, 700.0)
+    clock.now += 700
+    assert one.why_delete() == ""
+    told["worker-network-endpoints"] = ",".join(["a:b:127.0.0.1"] * 3)
+    began = clock.now
+    guard.guard_of_this_host().socket.close()
+    assert clock.now == began
+
+
 def test_nothing_ends_a_guard(hosts, monkeypatch):
     make, _, _ = hosts
     one, faults = make(), [ValueError("odd answer"), KeyboardInterrupt()]
@@ -168,18 +187,21 @@ def test_refusals_are_noted(hosts, monkeypatch):
 
     def ask(url, method="GET", token="", data=None):
         if method == "DELETE":
-            place = url.partition("?")[0].rpartition("/")[0]
-            assert (place, token) == ("http://api/v2/projects/p/locations/z/queuedResources", "t")
-            raise urllib.error.HTTPError(url, status, "no", {}, None)
+            place, _, kind = url.partition("?")[0].rpartition("/")[0].rpartition("/")
+            assert (place, token) == ("http://api/v2/projects/p/locations/z", "t")
+            raise urllib.error.HTTPError(url, statuses[kind], "no", {}, None)
         if token_error:
             raise token_error
         return '{"access_token": "t"}'
 
     monkeypatch.setattr(guard, "ask", ask)
-    one, status, token_error = make(), 403, None
+    one, statuses, token_error = make(), {"queuedResources": 403, "nodes": 403}, None
     one.check()
     assert "answers 403 (): give its service account the permission tpu.nodes.delete" in one.error
-    status = 404  # allowed, and nothing has that name
+    statuses["nodes"] = 404  # allowed, and nothing has that name
+    one.check()
+    assert one.error == ""
+    statuses["queuedResources"] = 404
     one.check()
     assert one.error == ""
     token_error = urllib.error.URLError("refused")
@@ -191,6 +213,23 @@ def test_refusals_are_noted(hosts, monkeypatch):
         "w0 hears nothing of w1, which counts as in use for 3600 s unless it is dead: let UDP port"
         in one.error
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "kinds"), [(200, ["queuedResources"]), (404, None), (403, None), (400, None)]
+)
+def test_the_node_is_deleted_where_its_queued_resource_cannot_be(hosts, monkeypatch, status, kinds):
+    make, _, _ = hosts
+    asked = []
+
+    def call(method, what, data=None):
+        asked.append(what)
+        return (status if what.startswith("queuedResources") else 200), ""
+
+    one = make()
+    monkeypatch.setattr(one, "call", call)
+    one.delete()
+    assert [what.partition("/")[0] for what in asked] == (kinds or ["queuedResources", "nodes"])
 
 
 @pytest.fixture

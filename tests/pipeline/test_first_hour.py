@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from datetime import datetime
 
 import pytest
 
@@ -108,3 +109,30 @@ def test_a_job_that_ends_before_its_interruption_is_reported(profile, monkeypatc
     output = []
     assert not FirstHour(profile, "pod", output.append).run(profile / "out.json")
     assert any("one ended before it had a checkpoint" in line for line in output)
+
+
+def test_the_hosts_know_when_the_hours_end(profile):
+    """A computer that dies in the middle must not leave the slice running until the lease of its jobs ends."""
+    first_hour = FirstHour(profile, "pod", print)
+    for option, command in (
+        ("--end", first_hour._command("up")),
+        ("--tpu-end", first_hour._snakemake("target")),
+    ):
+        end = datetime.fromisoformat(command[command.index(option) + 1])
+        assert end.timestamp() == pytest.approx(first_hour.began + 3600, abs=1)
+
+
+def test_a_slice_that_could_not_be_deleted_under_the_job_is_reported(profile, monkeypatch):
+    """Nothing was interrupted, so nothing was seen to resume."""
+    programs = {"down": "open('tried', 'w'); raise SystemExit('denied')"}
+    monkeypatch.setattr(
+        FirstHour, "_command", lambda self, *words: [sys.executable, "-c", programs.get(words[0], "pass")]
+    )
+    # the job goes on until the deletion has been tried
+    job = "import pathlib, time\nwhile not pathlib.Path('tried').exists(): time.sleep(0.01)"
+    monkeypatch.setattr(FirstHour, "_snakemake", lambda self, targets: [sys.executable, "-c", job])
+    progress = iter([{}])
+    monkeypatch.setattr("trm.pipeline.first_hour._progress", lambda jobs: next(progress, {"a.json": "3"}))
+    output = []
+    assert not FirstHour(profile, "pod", output.append).run(profile / "out.json")
+    assert any("could not be deleted under one" in line and "denied" in line for line in output)

@@ -73,7 +73,9 @@ class FirstHour:
         self.type = self.plan["accelerator_type"]
         self.hosts = slice_of(self.type).hosts
         self.began = time.time()
-        self.end = self.began + 3600 * float(self.plan["hours"]) - GRACE
+        last = self.began + 3600 * float(self.plan["hours"])
+        self.end = last - GRACE
+        self.last = time.strftime("%FT%TZ", time.gmtime(last))
         packages = ("snakemake", "snakemake-executor-plugin-tpu", "google-cloud-tpu", "google-cloud-storage")
         self.record: dict[str, Any] = {
             "accelerator_type": self.type,
@@ -134,32 +136,38 @@ class FirstHour:
     def _command(self, command: str, *words: str) -> list[str]:
         program = [sys.executable, "-m", "snakemake_executor_plugin_tpu", command]
         pod = ["--profile", str(self.profile), "--name", self.name, "--accelerator-type", self.type]
-        return [*program, *pod, *words]
+        # This computer may die: then the hosts keep the promise about the hours.
+        return [*program, *pod, "--end", self.last, *words]
 
     def _snakemake(self, targets: str) -> list[str]:
         program = [sys.executable, "-m", "snakemake", "--profile", str(self.profile)]
         hosts = str(self.hosts)
         size = ["--jobs", hosts, "--resources", f"tpu_hosts={hosts}"]
-        pod = ["--tpu-accelerator-type", self.type, "--tpu-name", self.name]
+        pod = ["--tpu-accelerator-type", self.type, "--tpu-name", self.name, "--tpu-end", self.last]
         return [*program, *shlex.split(targets), *size, *pod, *shlex.split(self.plan["arguments"])]
 
     def _interrupted(self, step: str, targets: str) -> None:
         """Delete the slice under a running job as soon as the job has a checkpoint."""
-        jobs, seen = Path(".snakemake/tpu/jobs"), threading.Event()
+        jobs, down = Path(".snakemake/tpu/jobs"), list[subprocess.CompletedProcess[str]]()
         before = _progress(jobs)
 
         def watch(process: subprocess.Popen[str]) -> None:
             while process.poll() is None:
                 if any(value != before.get(name) for name, value in _progress(jobs).items()):
-                    seen.set()
                     self.say(f"{step} has a checkpoint: deleting the slice under it")
-                    subprocess.run(self._command("down", "--force"), capture_output=True)
+                    down.append(
+                        subprocess.run(self._command("down", "--force"), capture_output=True, text=True)
+                    )
                     return
                 time.sleep(0.2)
 
         done = self._step(f"{step}, interrupted", self._snakemake(targets), watch=watch, codes=(0, 1))
-        if not seen.is_set():
+        if not down:
             raise StepFailed(f"{step} ended before it had a checkpoint: {_last(done['output'])}")
+        if down[0].returncode:
+            raise StepFailed(
+                f"The slice could not be deleted under {step}: {_last(down[0].stderr.splitlines())}"
+            )
 
     def _step(
         self,

@@ -4,11 +4,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from .cloud import LOST_NODE, PodState, TpuCloud
+from .cloud import LOST_NODE, REMIND_SECONDS, PodState, TpuCloud
 from .errors import COMMAND, DOWN, CloudError, DeletedByUser, is_quota, is_refused, short
 from .google import gx
-
-REMIND_SECONDS = 3600.0
 
 
 def clock(after: float = 0.0) -> str:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from .allocation import slice_of
 from .errors import CloudError, Offline, explain, is_transient, red, short
 from .google import auth, gx, tpu_v2
 from .keys import public_half
@@ -27,7 +28,9 @@ CALL_TIMEOUT = 60.0
 TELL_AFTER = 4
 PATIENCE = 120.0  # seconds, for people; a study waits for hours
 QUEUE_SECONDS = 86400
-KEY_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
+KEY_PAUSES = (1.0, 2.0, 4.0, 8.0, *[15.0] * 11)  # three minutes: a host may boot more slowly than the others
+REMIND_SECONDS = 3600.0
+SLOW_DELETION = 600.0  # seconds after which a deletion is reported
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,9 @@ class PodState:
 
     @property
     def is_ready(self) -> bool:
-        return self.node == "READY" and bool(self.addresses) and self.queued not in LOST_QUEUED
+        # A ready node may still lack the address of a host.
+        has_addresses = bool(self.addresses) and all(self.addresses)
+        return self.node == "READY" and has_addresses and self.queued not in LOST_QUEUED
 
     @property
     def is_absent(self) -> bool:
@@ -86,7 +91,8 @@ def guard_metadata(settings: ExecutorSettings, zone: str) -> dict[str, str]:
     if not settings.is_guarded:
         return {}
     api = f"{'http' if settings.api_endpoint else 'https'}://tpu.googleapis.com"
-    place = {"api": api, "project": settings.project, "zone": zone, "name": settings.name}
+    place: dict[str, Any] = {"api": api, "project": settings.project, "zone": zone, "name": settings.name}
+    place |= {"hosts": slice_of(settings.accelerator_type).hosts}
     limits = {"idle_seconds": 60 * settings.idle_delete, "end": settings.end_time(), "lease": settings.lease}
     script = (Path(__file__).parent / "worker" / "guard.py").read_text()
     orders = json.dumps({**place, **limits, "secret": secrets.token_hex(16)})
@@ -199,12 +205,13 @@ class TpuCloud:
         state: dict[str, Any] = {}
         if node is not None:
             internal = tuple(point.ip_address for point in node.network_endpoints)
-            external = tuple(point.access_config.external_ip for point in node.network_endpoints)
-            if self.settings.internal_ips:
-                external = internal
-            addresses = tuple(out or within for out, within in zip(external, internal, strict=True))
+            addresses = tuple(point.access_config.external_ip for point in node.network_endpoints)
+            if self.settings.internal_ips or not any(addresses):
+                addresses = internal
             state = {"node": node.state.name, "health": node.health.name, "incarnation": str(node.id)}
-            state |= {"addresses": addresses, "internal": internal, "accelerator_type": node.accelerator_type}
+            # which may be a full resource name
+            kind = node.accelerator_type.rpartition("/")[2]
+            state |= {"addresses": addresses, "internal": internal, "accelerator_type": kind}
         if queued is not None:
             error = queued.state.failed_data.error
             state |= {"queued": queued.state.state.name, "error": error.message, "error_code": error.code}
@@ -316,7 +323,13 @@ class TpuCloud:
         """
         pause, most = self.poll_seconds
         operation, refused = None, 0.0
+        reminder = time.monotonic() + SLOW_DELETION
         while not (state := await self.describe()).is_absent:
+            if time.monotonic() > reminder:
+                reminder = time.monotonic() + REMIND_SECONDS
+                self.say(
+                    f"TPU pod {self.name} is still being deleted ({state}); another tpu-name would not wait for it"
+                )
             if operation is not None and await self.is_done(operation):
                 error = self.failure_of(operation)
                 operation = None

@@ -70,7 +70,8 @@ def is_transient(error: Exception) -> bool:
         # A limit of requests per minute passes; quota for chips does not.
         return "per minute" in str(error).lower()
     server = (gx.ServiceUnavailable, gx.InternalServerError, gx.BadGateway, gx.GatewayTimeout)
-    call = (gx.DeadlineExceeded, gx.Aborted, gx.Unknown, auth.TransportError)
+    # A server that is too slow for the deadline may say so as `cancelled`.
+    call = (gx.DeadlineExceeded, gx.Cancelled, gx.Aborted, gx.Unknown, auth.TransportError)
     return isinstance(error, (*server, *call))
 
 

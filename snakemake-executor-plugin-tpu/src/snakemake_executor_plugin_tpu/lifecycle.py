@@ -32,9 +32,17 @@ from .settings import ExecutorSettings
 from .ssh import Ssh, host_name, try_ssh, write_config
 
 LEAST_DISK = 64 << 20
+HEALTHY = (
+    "",
+    "HEALTHY",
+    "HEALTH_UNSPECIFIED",
+)  # for others, such as UNHEALTHY_MAINTENANCE, a ready host may be away
 ATTENDED_SECONDS = 60.0
 CLOSE_SECONDS = 30.0  # in which Google has to answer at the end
 BOOT_SECONDS = 900.0  # in which the hosts of a new pod have to answer
+LOGIN_SECONDS = 30.0  # after which a refused key counts as the wrong one
+NEW_LOGIN_SECONDS = 300.0  # the same on a pod of this call, whose hosts may still be creating the user
+SPARE_PODS = 2  # that replace a new one with a host that does not come up
 UNUSED_DAYS = 7  # after which folders on the hosts are deleted
 
 
@@ -238,14 +246,46 @@ class PodManager:
         after = f"after {self.settings.replace_silent:g} minutes; its jobs resume from their checkpoints"
         deleted = f"TPU pod {self.cloud.name} is DELETED and created again {after}."
         self.say(red(f"{error} As tpu-replace-silent asks for, {deleted}"))
-        await self.cloud.delete(lambda now: now.incarnation == state.incarnation)
+        await self._delete(state)
 
     async def _obtain(self, existed: bool) -> Pod:
         if self.settings.end and self.settings.create and time.time() > self.settings.end_time():
             raise PodError(f"tpu-end ({self.settings.end}) has passed: nothing is created after it.")
         await try_ssh(self.folder / "ssh" / "try", self.settings.ssh_include)
-        self._check_type(await self.capacity.wait(existed))
-        return await self._connect(BOOT_SECONDS, new=True)
+        before, spare = self.cloud.incarnation, SPARE_PODS
+        while True:
+            state = await self.capacity.wait(existed)
+            self._check_type(state)
+            try:
+                return await self._connect(BOOT_SECONDS, new=True)
+            except HostsSilentError:
+                # Nothing has run on a pod of this call. If no host answers, the cause is a firewall or this machine.
+                new = self._is_ours(state) and state.incarnation != before
+                if not (new and spare and self.claim and await self._some_answer()):
+                    raise
+            spare, existed = spare - 1, False
+            self.say(
+                red(
+                    f"TPU pod {self.cloud.name}: a host did not come up, others did; it is deleted and made anew"
+                )
+            )
+            await self._delete(state)
+
+    async def _delete(self, state: PodState) -> None:
+        """Delete this incarnation of the pod and no later one."""
+        await self.cloud.delete(lambda now: now.incarnation == state.incarnation)
+
+    def _is_ours(self, state: PodState) -> bool:
+        """Whether this call has requested the pod."""
+        return state.call == self.cloud.call
+
+    async def _some_answer(self) -> bool:
+        workers, ssh = await self._reach()
+        try:
+            found = await asyncio.gather(*(worker.deploy(30) for worker in workers), return_exceptions=True)
+        finally:
+            await ssh.close()
+        return not all(isinstance(answer, BaseException) for answer in found)
 
     def _check_type(self, state: PodState) -> None:
         if state.accelerator_type not in ("", self.settings.accelerator_type):
@@ -351,8 +391,9 @@ class PodManager:
             begin = time.monotonic() if cloud.silent_since else max(begin, cloud.back_at)
             waited = time.monotonic() - begin
             # A key that has let this call in before is right: the host is in trouble.
-            login_patience = patience if self._entered else min(30.0, patience)
-            if isinstance(error, LoginRefused) and waited > login_patience:
+            ours = self._state is not None and self._is_ours(self._state[1])
+            unknown = min(NEW_LOGIN_SECONDS if ours else LOGIN_SECONDS, patience)
+            if isinstance(error, LoginRefused) and waited > (patience if self._entered else unknown):
                 raise PodError(self._how_to_log_in(error))
             if waited > patience and full:
                 raise PodError(
@@ -360,8 +401,10 @@ class PodManager:
                     f"{worker.host.removeprefix('w')}`."
                 )
             if waited > patience:
+                health = self._state[1].health if self._state else ""
+                ready = "READY" if health in HEALTHY else f"READY but {health}"
                 raise HostsSilentError(
-                    f"A host of the pod does not answer by ssh: {error}. The TPU API says that the pod is READY, so "
+                    f"A host of the pod does not answer by ssh: {error}. The TPU API says that the pod is {ready}, so "
                     f"nothing was deleted. Try `{COMMAND} ssh`; the firewall must let port {self.settings.ssh_port} "
                     f"through. {DOWN} deletes the pod."
                 )

@@ -33,6 +33,7 @@ PORT = 28479
 MOST_SECONDS = 10.0  # between two checks
 RETRY_SECONDS = 60.0
 CHECK_SECONDS = 900.0
+ADDRESS_SECONDS = 900.0
 
 
 def ask(url: str, method: str = "GET", token: str = "", data: bytes | None = None) -> str:
@@ -187,7 +188,9 @@ class Guard:
 
     def check(self) -> None:
         """Find out whether this host could delete, by deleting something that does not exist."""
-        if self.call("DELETE", f"queuedResources/none-{uuid.uuid4().hex}?force=true")[0] == 404:
+        nothing = f"none-{uuid.uuid4().hex}"
+        places = (f"queuedResources/{nothing}?force=true", f"nodes/{nothing}")
+        if any(self.call("DELETE", place)[0] == 404 for place in places):
             self.error = ""
         if not self.error and not self.is_young() and (silent := self.silent()):
             names = ", ".join(f"w{rank}" for rank in silent)
@@ -202,8 +205,9 @@ class Guard:
         return time.monotonic() - self.started <= 6 * self.pause
 
     def delete(self) -> None:
-        """Delete the pod: the queued resource with its node, or the node alone."""
-        if self.call("DELETE", f"queuedResources/{self.orders['name']}?force=true")[0] == 404:
+        """Delete the pod: the queued resource with its node, or the node alone, which ends the costs as well."""
+        # Which permission a queued resource needs is not published, and it may be in a state that refuses.
+        if self.call("DELETE", f"queuedResources/{self.orders['name']}?force=true")[0] != 200:
             self.call("DELETE", f"nodes/{self.orders['name']}")
 
     def note(self, why: str) -> None:
@@ -247,13 +251,21 @@ class Guard:
 
 
 def guard_of_this_host() -> Guard:
-    """Read the settings, waiting for the metadata server and the network."""
+    """Read the settings, waiting for the metadata server, the network and, for a while, every host's address.
+
+    A host whose address does not come counts as silent: it may run a job.
+    """
+    deadline = time.monotonic() + ADDRESS_SECONDS
     while True:
         try:
             orders = json.loads(ask(f"{METADATA}instance/attributes/snakemake-tpu"))
             rank = int(ask(f"{METADATA}instance/attributes/agent-worker-number"))
             hosts = ask(f"{METADATA}instance/attributes/worker-network-endpoints").split(",")
-            return Guard(orders, rank, [host.split(":")[2] for host in hosts])
+            addresses = [host.split(":")[2] for host in hosts]
+            addresses += [""] * (int(orders["hosts"]) - len(addresses))
+            if not all(addresses) and time.monotonic() < deadline:
+                raise ValueError(f"it knows the hosts {addresses}")
+            return Guard(orders, rank, addresses)
         except (OSError, ValueError, IndexError) as error:
             print(f"waiting for the metadata server: {error}", flush=True)
             time.sleep(1.0)

@@ -40,10 +40,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def clear_libtpu_lock(lock: Path = LIBTPU_LOCK) -> bool:
-    """Remove the lock file that a killed process left, unless a living one holds it."""
+    """Remove the lock file that a killed process left, unless a living one holds it: libtpu locks it by lockf."""
     try:
         with open(lock, "r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             lock.unlink()
             return True
     except OSError:
@@ -101,6 +101,7 @@ class Supervisor:
         self.shutting_down = True
 
     def _start(self) -> None:
+        clear_libtpu_lock()  # its last owner may have died together with its supervisor
         work = self.folder / "work"
         work.mkdir(exist_ok=True)
         if archive := self.spec.get("sources"):
