@@ -16,6 +16,7 @@ from trm.errors import UserError
 from trm.pipeline.catalogue import RUN_FILES
 from trm.pipeline.cleanup import clean, survey
 from trm.pipeline.launch import with_config
+from trm.pipeline.project import open_project
 from trm.pipeline.settings import parse_overrides
 
 
@@ -160,6 +161,14 @@ def test_one_point_of_an_experiment(fresh):
     assert re.search(r"^train +2$", stats, re.MULTILINE)
     assert "publish" not in stats
     assert "2 runs to train" in result.stderr
+
+
+def test_an_experiment_without_figures_makes_its_table(tmp_path, monkeypatch):
+    study = copy.deepcopy(STUDY)
+    study["experiments"]["batch"]["figures"] = []
+    monkeypatch.chdir(new_project(tmp_path, study).folder)
+    project = open_project({})
+    assert project.selection.targets["batch"] == [project.catalogue.table_file("batch")]
 
 
 def test_a_point_that_the_scale_lacks_is_named_with_those_that_it_has(fresh):
