@@ -55,6 +55,10 @@ def figure(**spec):
         ),
         (figure(kind="law", x="label"), "label is not a number"),
         (
+            figure(kind="steps", name="my-steps"),
+            "experiment batch: figures: name: 'my-steps': names consist of letters, digits and _",
+        ),
+        (
             lambda study: study["experiments"]["batch"].update(expects=[{"law": "parameter"}]),
             "experiment batch: expects: law: unknown column 'parameter'; did you mean 'parameters'?",
         ),
