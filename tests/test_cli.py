@@ -48,6 +48,8 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys):
     assert "did you mean 'training.steps'?" in capsys.readouterr().err
     assert main(["plan", "--study", "nowhere.yaml"]) == 2
     assert "nowhere.yaml: No such file" in capsys.readouterr().err
+    assert main(["plan", "--jobs", "0"]) == 2
+    assert capsys.readouterr().err == "trm plan: --jobs 0: at least one job runs at once\n"
 
 
 def test_study_list_and_show(capsys):
