@@ -68,6 +68,12 @@ def figure(**spec):
             "not 3,024",
         ),
         (
+            lambda study: study["experiments"]["batch"].update(
+                set={"training.snapshots": 2}, evaluation={"weights": "average", "average": 3}
+            ),
+            "point batch_size=4: evaluation.average=3 must be at least 1 and at most training.snapshots=2",
+        ),
+        (
             lambda study: study["experiments"]["batch"].update(set={"data.pool": 30}),
             "data.pool has 30 puzzles, not 44",
         ),
