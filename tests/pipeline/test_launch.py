@@ -194,6 +194,15 @@ def test_a_study_of_ones_own_is_ready_to_run(tmp_path, capsys):
     assert "already holds Snakefile: name a new folder" in capsys.readouterr().err
 
 
+def test_a_study_that_the_disk_cannot_hold_says_so(tmp_path, monkeypatch, capsys):
+    def full(source, target, ignore):
+        raise shutil.Error([(str(source), str(target), "[Errno 28] No space left on device")])
+
+    monkeypatch.setattr("shutil.copytree", full)
+    assert main(["study", "init", str(tmp_path / "own")]) == 2
+    assert "own: [Errno 28] No space left on device; name a folder" in capsys.readouterr().err
+
+
 def test_the_workflow_can_be_a_module(tmp_path):
     """As snakedeploy writes it: config and profiles are copied, the rules come from the repository."""
     for name in ("config", "profiles"):
