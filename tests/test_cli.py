@@ -1,5 +1,6 @@
 """The command line as a user meets it: sentences, exit codes, no heavy imports."""
 
+import errno
 import json
 import shlex
 import subprocess
@@ -48,6 +49,8 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys):
     assert "did you mean 'training.steps'?" in capsys.readouterr().err
     assert main(["plan", "--study", "nowhere.yaml"]) == 2
     assert "nowhere.yaml: No such file" in capsys.readouterr().err
+    assert main(["plan", "--jobs", "0"]) == 2
+    assert capsys.readouterr().err == "trm plan: --jobs 0: at least one job runs at once\n"
 
 
 def test_study_list_and_show(capsys):
@@ -116,6 +119,37 @@ def test_a_package_of_the_pipeline_that_is_missing_is_said(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rich.console", None)
     assert main(["study", "run"]) == 2
     assert "rich.console is not installed: `pip install '.[pipeline]'`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (MemoryError(), "trm solve: there is not enough memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "trm solve: the disk is full"),
+    ],
+)
+def test_what_a_machine_lacks_is_one_sentence(error, sentence, monkeypatch, capsys):
+    def run(args):
+        raise error
+
+    monkeypatch.setattr("trm.cli.solve.run", run)
+    assert main(["solve", "." * 81]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(sentence)
+    assert said.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk of Linux")
+def test_an_output_that_cannot_be_written_is_one_sentence():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "trm", "study", "find", "exp10e"]
+        result = subprocess.run(
+            command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (result.returncode, result.stderr) == (
+        2,
+        "trm study: the disk is full: free space and start again\n",
+    )
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has no limit of the address space")

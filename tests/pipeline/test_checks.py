@@ -55,6 +55,10 @@ def figure(**spec):
         ),
         (figure(kind="law", x="label"), "label is not a number"),
         (
+            figure(kind="steps", name="my-steps"),
+            "experiment batch: figures: name: 'my-steps': names consist of letters, digits and _",
+        ),
+        (
             lambda study: study["experiments"]["batch"].update(expects=[{"law": "parameter"}]),
             "experiment batch: expects: law: unknown column 'parameter'; did you mean 'parameters'?",
         ),
@@ -62,6 +66,12 @@ def figure(**spec):
             lambda study: study["experiments"]["batch"].update(set={"data.train_puzzles": 3000}),
             "experiment batch, point batch_size=4: sudoku of this size and kind, up to symmetry, has 2,236 puzzles, "
             "not 3,024",
+        ),
+        (
+            lambda study: study["experiments"]["batch"].update(
+                set={"training.snapshots": 2}, evaluation={"weights": "average", "average": 3}
+            ),
+            "point batch_size=4: evaluation.average=3 must be at least 1 and at most training.snapshots=2",
         ),
         (
             lambda study: study["experiments"]["batch"].update(set={"data.pool": 30}),

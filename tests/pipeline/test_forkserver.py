@@ -7,12 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.training.conftest import config
-from trm.pipeline.forkserver import FOLDER, Servers, _start
+from trm.pipeline.forkserver import FOLDER, Servers, _start, run_elsewhere
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks of torch are safe on Linux")
 TRM = [sys.executable, "-m", "trm"]
@@ -120,3 +122,26 @@ def test_a_client_that_dies_early_harms_no_server(started, servers):
             client.sendall(text.encode())
     assert subprocess.run([*TRM, "train", "--help"], env=servers, capture_output=True).returncode == 0
     assert started.processes[0].poll() is None
+
+
+def test_a_server_that_dies_with_an_unread_request_leaves_the_job_to_itself(monkeypatch):
+    with (
+        tempfile.TemporaryDirectory(prefix="trm-", dir="/tmp") as folder,
+        socket.socket(socket.AF_UNIX) as server,
+    ):
+        server.bind(f"{folder}/training")
+        server.listen()
+
+        def die():
+            connection, _ = server.accept()
+            _, files, _, _ = socket.recv_fds(connection, 4, 3)
+            connection.recv(1, socket.MSG_PEEK)  # the request is there
+            connection.close()
+            for file in files:
+                os.close(file)
+
+        monkeypatch.setenv(FOLDER, folder)
+        thread = threading.Thread(target=die)
+        thread.start()
+        assert run_elsewhere(["train", "--help"]) is None
+        thread.join()

@@ -16,6 +16,7 @@ from trm.errors import UserError
 from trm.pipeline.catalogue import RUN_FILES
 from trm.pipeline.cleanup import clean, survey
 from trm.pipeline.launch import with_config
+from trm.pipeline.project import open_project
 from trm.pipeline.settings import parse_overrides
 
 
@@ -162,6 +163,14 @@ def test_one_point_of_an_experiment(fresh):
     assert "2 runs to train" in result.stderr
 
 
+def test_an_experiment_without_figures_makes_its_table(tmp_path, monkeypatch):
+    study = copy.deepcopy(STUDY)
+    study["experiments"]["batch"]["figures"] = []
+    monkeypatch.chdir(new_project(tmp_path, study).folder)
+    project = open_project({})
+    assert project.selection.targets["batch"] == [project.catalogue.table_file("batch")]
+
+
 def test_a_point_that_the_scale_lacks_is_named_with_those_that_it_has(fresh):
     result = launch(fresh, "-n", "data_size", "--point", "11")
     assert result.returncode == 1
@@ -183,6 +192,15 @@ def test_a_study_of_ones_own_is_ready_to_run(tmp_path, capsys):
     assert Project(tmp_path / "own").would_run()["train"] == 12 + 6
     assert main(["study", "init", str(tmp_path / "own")]) == 2
     assert "already holds Snakefile: name a new folder" in capsys.readouterr().err
+
+
+def test_a_study_that_the_disk_cannot_hold_says_so(tmp_path, monkeypatch, capsys):
+    def full(source, target, ignore):
+        raise shutil.Error([(str(source), str(target), "[Errno 28] No space left on device")])
+
+    monkeypatch.setattr("shutil.copytree", full)
+    assert main(["study", "init", str(tmp_path / "own")]) == 2
+    assert "own: [Errno 28] No space left on device; name a folder" in capsys.readouterr().err
 
 
 def test_the_workflow_can_be_a_module(tmp_path):

@@ -234,6 +234,10 @@ def test_a_partial_report_is_made_of_what_was_asked_for(project, monkeypatch):
     assert [words.split()[0] for words in called] == ["table", "report"]
     assert "batch" in called[0]
 
+    called.clear()
+    reporting.write_partial_report(config, set())
+    assert not called
+
     def gather(*given):
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -160,6 +160,15 @@ def test_numbers_are_read_as_yaml_1_2_and_double_keys_refused():
     assert parse_yaml("[-1E5, .5e3, 12]", "x") == [-1e5, 500.0, 12]
     with pytest.raises(UserError, match="is given twice"):
         parse_yaml("a: 1\na: 2\n", "x")
+    with pytest.raises(UserError, match=r"x, line 1, column 2: not valid YAML: .*cannot be a key"):
+        parse_yaml("{{a}: 1}", "x")
+
+
+def test_a_mapping_replaces_keys_of_the_one_that_it_merges():
+    text = "a: &a {x: 1, y: 2}\nb: &b {<<: *a, y: 3}\nc: {<<: *b, x: 4}\n"
+    assert parse_yaml(text, "x") == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 4, "y": 3}}
+    with pytest.raises(UserError, match="key 'y' is given twice"):
+        parse_yaml("a: &a {x: 1}\nb: {<<: *a, y: 3, y: 4}\n", "x")
 
 
 def set_in(path, value):
@@ -260,6 +269,38 @@ WRONG = {
     "a rule of something else": (
         set_in(("experiments", "width", "set"), {"training.lr_rule": {"layers": [1, -1]}}),
         "training.lr_rule: layers: .* it is one of d_model, steps, batch_size",
+    ),
+    "a rule that is a list": (
+        set_in(("experiments", "width", "set"), {"training.lr_rule": [64, -0.7]}),
+        "training.lr_rule=.64, -0.7. must be a mapping, such as {d_model: .64, -0.7.}",
+    ),
+    "a rule with text for a power": (
+        set_in(("experiments", "width", "set"), {"training.lr_rule": {"d_model": [64, "-0,7"]}}),
+        "training.lr_rule: d_model: .64, '-0,7'.; it is one of",
+    ),
+    "a rule with a power out of range": (
+        set_in(("experiments", "width", "set"), {"training.lr_rule": {"d_model": [1, 1e9]}}),
+        "the power between -10 and 10",
+    ),
+    "a rule for text": (
+        set_in(("scales", "small", "base", "training"), {"lr": "fast", "lr_rule": {"d_model": [64, -1]}}),
+        "training.lr='fast' must be a finite number above 0",
+    ),
+    "a scaling that is a number": (
+        set_in(("experiments", "width", "set"), {"training.lr_scaling": 2}),
+        "training.lr_scaling=2; it is one of none, linear",
+    ),
+    "a budget without end": (
+        set_in(("experiments", "width", "set"), {"training.flops": float("inf")}),
+        "training.flops=inf must be a finite number above 0",
+    ),
+    "epochs of puzzles in quotes": (
+        set_in(("experiments", "width", "set"), {"training.epochs": 2.5, "data.train_puzzles": "100"}),
+        "data.train_puzzles='100' must be a finite number above 0",
+    ),
+    "a grid of even side for a maze of trees": (
+        set_in(("experiments", "width", "set"), {"data": {"task": "maze", "walls": "uniform"}}),
+        "experiment width, point .*: data.walls=uniform makes perfect mazes",
     ),
     "a budget below one step": (
         set_in(("experiments", "width", "set"), {"training.flops": 5}),

@@ -275,6 +275,12 @@ def test_bad_input_gets_one_sentence(arguments, words, trained, capsys):
     assert said.count("\n") == 1
 
 
+def test_a_closed_standard_input_has_no_puzzle(trained, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["solve", "-", "--model", str(trained[0])]) == 2
+    assert capsys.readouterr().err.startswith("trm solve: standard input has no puzzle: give one a line")
+
+
 def test_a_small_model_and_its_card_solve_as_the_run_does(trained, tmp_path, monkeypatch, capsys):
     run, puzzles = trained
     assert main(["convert", "to-model", str(run), "--out", str(tmp_path / "models" / "four")]) == 0

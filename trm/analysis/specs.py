@@ -7,9 +7,10 @@ derived quantities (`parameters`, `train_flops`) or configuration keys (`data.tr
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from trm.analysis.labels import DERIVED, METRICS, config_keys
 from trm.study.merge import nearest
@@ -130,6 +131,13 @@ class Figure(Spec):
     """Heading; null: written from the columns."""
     where: Where = {}
     """Only rows with these values."""
+
+    @field_validator("name")
+    @classmethod
+    def _file_name(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Za-z0-9_]+", value):
+            raise ValueError(f"{value!r}: names consist of letters, digits and _, such as data_size")
+        return value
 
     @property
     def slug(self) -> str:

@@ -4,6 +4,7 @@ A module has `add_arguments`, `run` and, where some options may name a place in 
 """
 
 import argparse
+import errno
 import importlib
 import logging
 import os
@@ -111,8 +112,13 @@ def check_places(args: argparse.Namespace, remote: Sequence[str]) -> None:
                 )
 
 
-def _of_libraries(error: ImportError | OSError) -> str:
-    """A library that is missing or cannot be loaded, in one sentence; empty: it is another error."""
+def _of_machine(error: ImportError | OSError | MemoryError) -> str:
+    """A library that is missing or cannot be loaded, or what the machine has too little of, in one sentence; empty: it
+    is another error."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory: end other programs, or raise the limit (`ulimit -v`)"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "the disk is full: free space and start again"
     if isinstance(error, ModuleNotFoundError):
         own = str(error.name).startswith("trm")
         return "" if own else f"the package {error.name} is not installed: {PIPELINE}"
@@ -124,7 +130,10 @@ def _of_libraries(error: ImportError | OSError) -> str:
 
 def _run(name: str, module: ModuleType, args: argparse.Namespace) -> int:
     try:
-        return module.run(args) or 0
+        code = module.run(args) or 0
+        if sys.stdout:
+            sys.stdout.flush()  # what cannot be written is said here
+        return code
     except UserError as error:
         logging.getLogger("trm").debug("traceback", exc_info=True)
         print(f"trm {name}: {error}", file=sys.stderr)
@@ -132,8 +141,8 @@ def _run(name: str, module: ModuleType, args: argparse.Namespace) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone: nothing is left to say
         return 141
-    except (ImportError, OSError) as error:
-        sentence = _of_libraries(error)
+    except (ImportError, OSError, MemoryError) as error:
+        sentence = _of_machine(error)
         if not sentence:
             raise
         logging.getLogger("trm").debug("traceback", exc_info=True)

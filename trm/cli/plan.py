@@ -2,6 +2,8 @@
 
 import argparse
 
+from trm.errors import UserError
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from trm.cli.study import add_study_options
@@ -22,6 +24,8 @@ def run(args: argparse.Namespace) -> int:
     from trm.cli.study import project_of
     from trm.pipeline import plan
 
+    if args.jobs is not None and args.jobs < 1:
+        raise UserError(f"--jobs {args.jobs}: at least one job runs at once")
     for key in ("budget_hours", "grant_days"):
         if getattr(args, key) is not None:
             args.config.append(f"{key}={getattr(args, key)}")

@@ -229,7 +229,8 @@ def _read(place: str) -> tuple[str, list[tuple[int, str]], list[str]]:
 
     try:
         if place == "-":
-            place, content = "standard input", sys.stdin.buffer.read()
+            # None: the caller has closed it
+            place, content = "standard input", sys.stdin.buffer.read() if sys.stdin else b""
         else:
             content = Path(place).read_bytes()
             content = gzip.decompress(content) if place.endswith(".gz") else content

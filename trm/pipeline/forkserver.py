@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 FOLDER = "TRM_FORK_SERVER"
 """Environment variable: the folder of the servers' sockets. Empty or unset: no server."""
@@ -81,7 +81,7 @@ def run_elsewhere(arguments: Sequence[str]) -> int | None:
         except OSError:
             return None
         with connection.makefile("r") as answers:
-            child = int(answers.readline() or 0)
+            child = int(_line(answers) or 0)
             if not child:
                 return None  # the server would not, or has ended
 
@@ -91,11 +91,19 @@ def run_elsewhere(arguments: Sequence[str]) -> int | None:
 
             for number in FORWARDED:
                 signal.signal(number, forward)
-            ended = answers.readline()
+            ended = _line(answers)
     if not ended:
         print("trm: the server of this job has ended, and the job with it", file=sys.stderr)
         return 1
     return int(ended)
+
+
+def _line(answers: TextIO) -> str:
+    """The server's next line; empty if the server has ended."""
+    try:
+        return answers.readline()
+    except ConnectionError:  # with a request that it had not read
+        return ""
 
 
 class Server:

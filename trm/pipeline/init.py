@@ -28,9 +28,9 @@ def write_study(folder: Path) -> None:
             else:
                 shutil.copyfile(source, target)
     except OSError as error:
-        raise UserError(
-            f"{error.filename or folder}: {error.strerror}; name a folder that can be written"
-        ) from error
+        # of a folder: (source, target, reason) of every file that could not be copied
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
+        raise UserError(f"{error.filename or folder}: {reason}; name a folder that can be written") from error
     template = Path(__file__).with_name("own_study.yaml").read_text(encoding="utf-8")
     write_text(folder / "config/experiments.yaml", template)
     if not (folder / ".gitignore").exists():

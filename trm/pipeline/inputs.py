@@ -174,8 +174,8 @@ class Inputs:
         return ["results/report.html", *pictures]
 
     def target(self, name: str) -> Any:
-        """A function for the published figures of an experiment, or for the evaluations of the one grid point of
-        `--point`. It says so if the experiment cannot run here."""
+        """A function for what an experiment publishes, or for the evaluations of the one grid point of `--point`. It
+        says so if the experiment cannot run here."""
 
         def files(wildcards: Any) -> list[Any]:
             try:

@@ -54,8 +54,7 @@ class Project:
             check_expectations(self.study.experiment(name), self.settings.study)
 
     def check_sizes(self) -> None:
-        """Check the data sets of the selected experiments. UserError: names the experiment and what its pool cannot
-        give."""
+        """`check_sizes` of the selected experiments."""
         for name in self.selection.experiments:
             check_sizes(self.study.experiment(name), self.settings.study)
 
@@ -158,10 +157,16 @@ def check_figure(figure: Figure, where: str) -> None:
 
 
 def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
-    """Refuse an experiment with a data set of more puzzles than its pool can hold. UserError: names the experiment and
-    the numbers."""
+    """Refuse an experiment with a data set of more puzzles than its pool can hold, or with a mean of more snapshots
+    than a run takes. UserError: names the experiment and the numbers."""
     for point in experiment.points:
-        sentence = too_many(point.runs[0].config.data)
+        config, measured = point.runs[0].config, point.evaluation
+        sentence = too_many(config.data)
+        if measured.weights == "average" and not 1 <= measured.average <= config.training.snapshots:
+            sentence = (
+                f"evaluation.average={measured.average} must be at least 1 and at most training.snapshots="
+                f"{config.training.snapshots}"
+            )
         if sentence:
             raise UserError(f"{where}: experiment {experiment.name}, point {point.label}: {sentence}")
 

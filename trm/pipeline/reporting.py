@@ -103,7 +103,7 @@ def write_partial_report(config: dict[str, Any], asked: set[str]) -> None:
         for section in useful:
             _gather(project, section, work)
         write_json(work / "report.json", document)
-        if _trm("report", "--spec", work / "report.json", "--out", PARTIAL):
+        if document["experiments"] and _trm("report", "--spec", work / "report.json", "--out", PARTIAL):
             print(f"{PARTIAL}: the results so far; missing parts are marked in red", file=sys.stderr)
     except (UserError, OSError, ValueError, LookupError) as error:
         print(f"no partial report could be written: {error}", file=sys.stderr)

@@ -118,8 +118,9 @@ class Selection:
 
     @cached_property
     def targets(self) -> dict[str, list[str]]:
-        """Experiment -> its published figures; nothing for one that cannot run."""
-        return {
-            name: [published(figure.stem) for figure in self._catalogue.figures_of(name)]
-            for name in self._study.experiments
-        }
+        """Experiment -> its published figures, or its table if it has none; nothing for one that cannot run."""
+        catalogue, found = self._catalogue, {}
+        for name, experiment in self._study.experiments.items():
+            figures = [published(figure.stem) for figure in catalogue.figures_of(name)]
+            found[name] = figures or ([] if experiment.skip else [catalogue.table_file(name)])
+        return found

@@ -262,7 +262,10 @@ def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -
     runs = []
     for seed in seeds:
         seeded = config.model_copy(update={"seed": seed})
-        runs.append(Run(run_name(seeded), seeded))
+        try:
+            runs.append(Run(run_name(seeded), seeded))
+        except UserError as error:  # no data set can have this combination of fields
+            raise UserError(f"{where}, point {label}: {error}") from error
     return Point(coords, label, tuple(runs), measured)
 
 

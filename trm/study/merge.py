@@ -1,6 +1,7 @@
 """Merge configurations: dotted keys, derived keys, and errors that name the nearest valid key."""
 
 import difflib
+import math
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -105,7 +106,7 @@ def resolve(flat: Flat, where: str) -> Flat:
         puzzles = flat.get("data.train_puzzles", DataConfig().train_puzzles)
         if puzzles is None:
             raise UserError(f"{where}: training.epochs needs data.train_puzzles: a number, not null")
-        rows = _number(epochs, "training.epochs", where) * puzzles
+        rows = _number(epochs, "training.epochs", where) * _number(puzzles, "data.train_puzzles", where)
     if rows is not None:
         steps = int(_number(rows, "training.rows", where) // _number(batch, "training.batch_size", where))
         if steps < 1:
@@ -127,9 +128,9 @@ def _steps_within(budget: float, flat: Flat, where: str) -> int:
             DataConfig.model_validate(sections["data"]),
         )
         training = TrainingConfig.model_validate({**known, "steps": many})
-    except ValidationError:
+        sizes = shape(data)
+    except (ValidationError, UserError):
         return 1  # whoever reads the whole configuration next says what is wrong
-    sizes = shape(data)
     steps = int(budget / train_flops(model, training, sizes.seq_len, sizes.vocab_size) * many)
     if steps < 1:
         raise UserError(f"{where}: {budget:g} FLOPs are less than one training step; give more")
@@ -152,11 +153,11 @@ def _scaled_lr(flat: Flat, where: str) -> Flat:
     of hidden matrices (Yang et al. 2022, arXiv 2203.03466, table 3), or 1 / sqrt(d_model).
     """
     named = flat.pop("training.lr_scaling", None)
-    scalings = [] if named in (None, "none") else [named] if isinstance(named, str) else list(named)
+    scalings = [] if named in (None, "none") else named if isinstance(named, list) else [named]
     bases = {key: flat.pop(f"training.{key}", None) for key in ("lr_base_batch", "lr_base_width")}
     factor, used = 1.0, set()
     for scaling in scalings:
-        if scaling not in LR_SCALINGS:
+        if not isinstance(scaling, str) or scaling not in LR_SCALINGS:
             raise UserError(
                 f"{where}: training.lr_scaling={scaling!r}; it is one of none, {', '.join(LR_SCALINGS)}, or a list"
             )
@@ -175,7 +176,7 @@ def _scaled_lr(flat: Flat, where: str) -> Flat:
             follows = "linear or sqrt" if key == "lr_base_batch" else "width or sqrt_width"
             raise UserError(f"{where}: training.{key} has no effect without training.lr_scaling ({follows})")
     if used:
-        lr = flat.get("training.lr", TrainingConfig().lr) * factor
+        lr = _number(flat.get("training.lr", TrainingConfig().lr), "training.lr", where) * factor
         flat["training.lr"] = float(f"{lr:.12g}")  # rounding errors of the product are not part of the recipe
     return flat
 
@@ -190,23 +191,33 @@ def _ruled_lr(flat: Flat, where: str) -> Flat:
     The rule is what a sweep has measured; its powers have no more than two digits.
     """
     rule = flat.pop("training.lr_rule", None) or {}
+    if not isinstance(rule, dict):
+        raise UserError(
+            f"{where}: training.lr_rule={rule!r} must be a mapping, such as {{d_model: [64, -0.7]}}"
+        )
     recipe, factor = ModelConfig().model_dump() | TrainingConfig().model_dump(), 1.0
     for name, terms in rule.items():
-        if name not in RULED or not isinstance(terms, list) or len(terms) != 2:
+        if name not in RULED or not isinstance(terms, list) or len(terms) != 2 or not _is_power(terms[1]):
             raise UserError(
                 f"{where}: training.lr_rule: {name}: {terms!r}; it is one of {', '.join(RULED)} with [base, power], "
-                "such as d_model: [64, -0.7]"
+                "the power between -10 and 10, such as d_model: [64, -0.7]"
             )
         value = _number(flat.get(RULED[name], recipe[name]), name, where)
         factor *= (value / _number(terms[0], f"training.lr_rule.{name}", where)) ** terms[1]
     if rule:
-        flat["training.lr"] = float(f"{flat.get('training.lr', TrainingConfig().lr) * factor:.2g}")
+        lr = _number(flat.get("training.lr", TrainingConfig().lr), "training.lr", where)
+        flat["training.lr"] = float(f"{lr * factor:.2g}")
     return flat
 
 
+def _is_power(value: Any) -> bool:
+    """Whether a number is small enough for any ratio to be raised to it."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 10
+
+
 def _number(value: Any, key: str, where: str) -> float | int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise UserError(f"{where}: {key}={value!r} must be a number above 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UserError(f"{where}: {key}={value!r} must be a finite number above 0")
     return value
 
 

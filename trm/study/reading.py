@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,8 @@ from trm.io import json_argument
 from trm.study.merge import nearest
 
 Value = TypeVar("Value")
+MERGE = "tag:yaml.org,2002:merge"
+"""Tag of the key `<<`."""
 
 
 def read_yaml(path: str | Path, remedy: str = "make it readable") -> Any:
@@ -43,17 +46,33 @@ def parse_yaml(text: str, where: str) -> Any:
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Safe YAML that reads 1e-4 as a number (YAML 1.2) and refuses a key given twice."""
 
-    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
-        self.flatten_mapping(node)
+    def flatten_mapping(self, node: yaml.Node) -> None:
+        """Replace `<<: *other` by the keys of the other mapping that this one does not have."""
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
+            if key_node.tag == MERGE:
+                continue
+            key = self._key(key_node)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} is given twice", key_node.start_mark
                 )
             seen.add(key)
-        return dict(super().construct_mapping(node, deep))
+        merges = len(seen) < len(node.value)
+        super().flatten_mapping(node)
+        if merges:  # one value for each key, as a mapping that another one merges is flattened again
+            node.value = list({self._key(pair[0]): pair for pair in node.value}.values())
+
+    def _key(self, node: yaml.Node) -> Any:
+        key = self.construct_object(node, deep=True)
+        if not isinstance(key, Hashable):
+            raise yaml.constructor.ConstructorError(
+                None,
+                None,
+                f"{key!r} cannot be a key; put text with braces or brackets in quotes",
+                node.start_mark,
+            )
+        return key
 
 
 _Loader.add_implicit_resolver(
