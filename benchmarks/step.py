@@ -60,7 +60,7 @@ CASES: dict[str, tuple[dict[str, Any], int, int]] = {
 }
 LAPTOP = [name for name in CASES if not name.startswith("paper")]
 BASELINES = ("compiled", "stack", "eager", "public", "public-eager", "jax")
-TARGETS = {name: 2.0 if name == "9x9-d128" else 2.5 for name in LAPTOP}
+TARGETS = {name: 2.0 if name == "9x9-d128" else 2.5 for name in LAPTOP if "attention" not in name}
 """Smallest ratios to the fastest rival's training step that the project accepts on a CPU with AMX, in bfloat16."""
 AVX2_TARGETS = {"6x6-d8": 2.0, "6x6-d32": 1.6, "6x6-d64": 1.3}
 """The same in float32 with AVX2. At d 64 the fastest rival runs at 44 % of the rate of a large product; ours 64 %."""
