@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -105,21 +106,37 @@ def test_a_folder_with_a_long_name_leaves_jobs_to_themselves(tmp_path, monkeypat
     assert capfd.readouterr().err == ""
 
 
+def _ask(servers, arguments):
+    """A client that has sent its request."""
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(str(Path(os.environ[FOLDER], "training")))
+    request = {"arguments": arguments, "start": _start(servers), "folder": ".", "environment": servers}
+    text = json.dumps(request)
+    socket.send_fds(client, [len(text).to_bytes(4, "big")], [0, 1, 2])
+    client.sendall(text.encode())
+    return client
+
+
 def test_a_client_that_dies_early_harms_no_server(started, servers):
     """It is gone before it hears which fork is its own."""
     for _ in range(3):
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(Path(os.environ[FOLDER], "training")))
-            text = json.dumps(
-                {
-                    "arguments": ["train", "--help"],
-                    "start": _start(servers),
-                    "folder": ".",
-                    "environment": servers,
-                }
-            )
-            socket.send_fds(client, [len(text).to_bytes(4, "big")], [0, 1, 2])
-            client.sendall(text.encode())
+        _ask(servers, ["train", "--help"]).close()
+    assert subprocess.run([*TRM, "train", "--help"], env=servers, capture_output=True).returncode == 0
+    assert started.processes[0].poll() is None
+
+
+def test_a_job_and_its_client_may_end_at_once(started, servers, dataset_folder, tmp_path):
+    """The server hears of both while it reads the request of another client."""
+    for attempt in range(5):
+        command = train(tmp_path, dataset_folder, f"ended{attempt}", steps=1_000_000)[len(TRM) :]
+        with _ask(servers, command) as client, socket.socket(socket.AF_UNIX) as slow:
+            child = int(client.makefile().readline())
+            slow.connect(str(Path(os.environ[FOLDER], "training")))
+            slow.sendall((100).to_bytes(4, "big"))
+            ended = os.pidfd_open(child)
+            os.kill(child, signal.SIGKILL)
+            select.select([ended], [], [])
+            os.close(ended)
     assert subprocess.run([*TRM, "train", "--help"], env=servers, capture_output=True).returncode == 0
     assert started.processes[0].poll() is None
 

@@ -148,7 +148,7 @@ class Server:
                 elif key.data == "child":
                     os.read(self._woken, 1 << 16)
                     self._reap()
-                else:  # the client is gone: it was killed
+                elif key.data in self._children:  # not reaped just now; its client is gone: it was killed
                     self._selector.unregister(key.fileobj)
                     with suppress(ProcessLookupError):
                         os.kill(key.data, signal.SIGKILL)
@@ -162,13 +162,16 @@ class Server:
         except (OSError, ValueError):
             connection.close()
             return None
-        if request["start"] != _start(os.environ):
+        child = None
+        if request["start"] == _start(os.environ):
+            for name in IMPORTS[self._kind]:
+                importlib.import_module(name)
+            with suppress(OSError):  # no memory or processes left: the job tries by itself
+                child = os.fork()
+        if child is None:
             with suppress(OSError):  # the client is gone
                 connection.sendall(b"0\n")
         else:
-            for name in IMPORTS[self._kind]:
-                importlib.import_module(name)
-            child = os.fork()
             if child == 0:
                 self._leave(connection)
                 return request | {"files": files}
