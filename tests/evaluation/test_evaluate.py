@@ -9,13 +9,16 @@ from tests.training.conftest import config, train, trainer
 from tests.training.puzzles import write_dataset
 from trm.backends.cpu.device import CpuBackend
 from trm.cli import main
+from trm.data import rng
 from trm.data.dataset import Meta, one_example_set
 from trm.errors import UserError
 from trm.evaluation import bins, policies
 from trm.evaluation.evaluate import Evaluation, evaluate_run
+from trm.evaluation.symmetry import restart_symmetries
 from trm.model.scores import Score
 from trm.study.flops import forward_flops
-from trm.study.schema import DataConfig, EvaluationConfig
+from trm.study.schema import TASKS, DataConfig, EvaluationConfig
+from trm.study.tasks import spec_of
 from trm.tasks import task_of
 from trm.tasks.sudoku.task import candidates
 from trm.training.dataset import Dataset
@@ -218,16 +221,54 @@ def test_what_several_workers_cannot_do_is_refused_before_the_work(trained, data
         few.run()
 
 
-def test_noise_is_needed_for_restarts_to_differ(trained, dataset_folder):
+def test_restarts_differ_by_noise_or_symmetry(trained, dataset_folder):
     measured = evaluation(trained, dataset_folder)
     data = measured.dataset.originals("test", measured.backend)
-    same = policies.restarts(measured.net, data, 4, (4,), 0.0, measured._score, measured.backend.synchronize)
-    first = policies.restarts(measured.net, data, 4, (4,), 3.0, measured._score, measured.backend.synchronize)
-    again = policies.restarts(measured.net, data, 4, (4,), 3.0, measured._score, measured.backend.synchronize)
-    backend = measured.backend
-    assert same.oracle[4].result(backend)["correct"] == same.best[4].result(backend)["correct"]
-    assert first.majority[4].result(backend) == again.majority[4].result(backend)
-    assert first.majority[4].result(backend)["accuracy"] != same.majority[4].result(backend)["accuracy"]
+
+    def restarts(noise, symmetric):
+        symmetries = restart_symmetries(measured.trained.config.data, 4, noise=not symmetric)
+        how = (noise, symmetries, measured._score, measured.backend.synchronize)
+        found = policies.restarts(measured.net, data, 4, (4,), *how)
+        return found.best[4].result(measured.backend), found.oracle[4].result(measured.backend)
+
+    plain = restarts(0.0, False)
+    assert plain[0]["correct"] == plain[1]["correct"]
+    for way in ((3.0, False), (0.0, True)):
+        assert restarts(*way) == restarts(*way)
+        assert restarts(*way)[0]["accuracy"] != plain[0]["accuracy"]
+
+
+def test_a_restart_is_a_run_on_the_moved_puzzle(trained, dataset_folder):
+    measured = evaluation(trained, dataset_folder)
+    data = measured.dataset.originals("test", measured.backend)
+    symmetries = restart_symmetries(measured.trained.config.data, 2, 0.0)
+    how = (data, 4, (1,), 0.0, symmetries[1:], measured._score, measured.backend.synchronize)
+    found = policies.restarts(measured.net, *how).best[1].result(measured.backend)
+    moved = data._replace(inputs=symmetries[1].apply(data.inputs), labels=symmetries[1].apply(data.labels))
+    wanted = policies.fixed(measured.net, moved, (4,), measured._score, measured.backend.synchronize)
+    expected = wanted.depths[4].score.result(measured.backend)
+    assert (found["accuracy"], found["correct"]) == (expected["accuracy"], expected["correct"])
+
+
+@pytest.mark.parametrize("changes", [{"box_rows": 2}, {"box_rows": 3}, {"task": "maze", "maze_size": 9}])
+def test_symmetries_are_undone(changes):
+    config = DataConfig(**changes)
+    vocab, cells = task_of(config.task).symmetries(config, rng.key(1))
+    grids = torch.randint(0, vocab.shape[1], (5, cells.shape[1]), dtype=torch.uint8)
+    first, *others = restart_symmetries(config, 8, 0.0)
+    assert torch.equal(first.apply(grids), grids)
+    for symmetry in others:
+        assert torch.equal(symmetry.undo(symmetry.apply(grids)), grids)
+    assert len({symmetry.apply(grids).numpy().tobytes() for symmetry in others}) > 1
+    assert all(np.array_equal(s.cells, first.cells) for s in restart_symmetries(config, 8, 0.3))
+
+
+def test_a_task_without_symmetries_needs_noise():
+    with pytest.raises(UserError, match=r"arc has no symmetries for restarts: give evaluation\.noise"):
+        restart_symmetries(DataConfig(task="arc", source="generate", arc_side=6), 2, 0.0)
+    for name in TASKS:
+        found = task_of(name).symmetries(DataConfig(task=name, maze_size=9), rng.key(1))
+        assert spec_of(name).symmetric == (found is not None)
 
 
 def test_weights_raw_ema_and_average(trained, dataset_folder):

@@ -74,6 +74,14 @@ def figure(**spec):
             "point batch_size=4: evaluation.average=3 must be at least 1 and at most training.snapshots=2",
         ),
         (
+            lambda study: study["experiments"]["batch"].update(
+                set={"data": {"task": "arc", "source": "generate", "arc_side": 6}},
+                evaluation={"restarts": [2]},
+            ),
+            "point batch_size=4: arc has no symmetries for restarts: give evaluation.noise, or no "
+            "evaluation.restarts",
+        ),
+        (
             lambda study: study["experiments"]["batch"].update(set={"data.pool": 30}),
             "data.pool has 30 puzzles, not 44",
         ),

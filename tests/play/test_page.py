@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tests import browser
 from trm.analysis.report import build, page
@@ -25,7 +24,6 @@ from trm.tasks.sudoku.pool import solve as solutions
 from trm.training.outputs import load_weights, save_weights
 
 MODELS = Path(__file__).parents[2] / "models"
-NOISE = 0.3
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +95,7 @@ def reference(name, questions, steps, restarts):
     """What `trm solve` finds for each puzzle by itself."""
     trained = in_float32(load_weights(MODELS / name))
     net, _ = inference_network(trained, EvaluationConfig(), CpuBackend())
-    found = [solve(net, geometry_of(trained), row[None], steps, restarts, NOISE) for row in questions]
+    found = [solve(net, geometry_of(trained), row[None], steps, restarts) for row in questions]
     return [
         [
             bool(one.right[0]),
@@ -114,7 +112,7 @@ SEARCH = """(() => {
   const { models } = JSON.parse(document.querySelector(".data").textContent), { frames } = trmEngine({});
   const source = models.find((item) => item.name === NAME), restarts = RESTARTS, steps = STEPS;
   return QUESTIONS.map((question) => {
-    const found = [...frames({ source, question, steps, restarts, noise: NOISE })], last = found[found.length - 1];
+    const found = [...frames({ source, question, steps, restarts })], last = found[found.length - 1];
     const ends = found.filter((frame) => frame.step === steps);
     const best = last.right ? last : ends.reduce((a, b) => (b.halt > a.halt ? b : a));
     return [best.right, best.start, best.step, best.answer, best.halt];
@@ -125,11 +123,11 @@ SEARCH = """(() => {
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "count"), [("sudoku6", 100), ("sudoku9", 60), ("sudoku9_hard", 40)])
 def test_the_page_finds_what_solve_finds(name, count, file, window, capsys):
-    """Verdict, restart, step and answer are equal, halt logits to rounding: noise is drawn as PyTorch draws it."""
+    """Verdict, restart, step and answer are equal, halt logits to rounding."""
     if not (MODELS / name).exists():
         pytest.skip("no such model")
     questions = puzzles(name, count)
-    values = {"NAME": name, "RESTARTS": 2, "STEPS": 8, "NOISE": NOISE, "QUESTIONS": questions.tolist()}
+    values = {"NAME": name, "RESTARTS": 2, "STEPS": 8, "QUESTIONS": questions.tolist()}
     script = re.sub("|".join(values), lambda word: json.dumps(values[word[0]]), SEARCH)
     window.open(file)
     found, wanted = window.run(script), reference(name, questions, 8, 2)
@@ -188,12 +186,3 @@ def test_every_control_has_a_name(file, window):
     ]
     assert {role for role, _ in named} >= controls - {"image"}
     assert [role for role, name in named if not name] == []
-
-
-def test_noise_is_numbered_as_in_the_search():
-    from trm.evaluation.policies import restart_noise
-
-    state = torch.zeros(37, 1, 128)
-    seeds = sources(MODELS)[0]["seeds"]
-    generator = torch.Generator().manual_seed(seeds[1][0])
-    assert torch.equal(restart_noise(state, 1.0, 2, 0, 0), torch.randn(state.shape, generator=generator))

@@ -19,6 +19,7 @@ from tests.evaluation.test_evaluate import spread_halting
 from tests.xla.steps import config
 from trm.backends.registry import open_backend
 from trm.evaluation import policies
+from trm.evaluation.symmetry import restart_symmetries
 from trm.model import inference
 from trm.training.dataset import Dataset
 from trm.model.scores import Score
@@ -66,7 +67,8 @@ def fixed(depth):
     return {"score": [score["puzzles"], score["cross_entropy"]], "rows": list(found.answers.shape),
             "halt": found.halt_logits.tolist(), "compiled": compilations() - before}
 fixed_scores = [fixed(depth) for depth in (4, 4, 9)]
-restarts = policies.restarts(net, test, 2, (1, 3), 0.5, new_score, backend.synchronize).best
+symmetries = restart_symmetries(run.data, 3, 0.5)
+restarts = policies.restarts(net, test, 2, (1, 3), 0.5, symmetries, new_score, backend.synchronize).best
 net.step = step
 spread_halting(net)
 for name in ("halt.weight", "halt.bias"):

@@ -54,10 +54,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=int, help="maximum supervision steps (default: 4 times those of training)"
     )
     parser.add_argument(
-        "--restarts", type=int, default=4, help="number of starts, all but the first with noise (default: 4)"
+        "--restarts",
+        type=int,
+        default=4,
+        help="number of starts, all but the first with the puzzle under a random symmetry (default: 4)",
     )
     parser.add_argument(
-        "--noise", type=float, default=0.3, help="standard deviation of that noise (default: 0.3)"
+        "--noise",
+        type=float,
+        default=0.0,
+        help="restart from start states with noise of this standard deviation instead (default: 0)",
     )
     parser.add_argument("--out", type=Path, help="CSV file for the answers to many puzzles")
     parser.add_argument("--svg", type=Path, help="also draw the steps of one puzzle as a moving picture")

@@ -26,6 +26,7 @@ PURPOSES = {
     "held out": 10,
     "mixture": 11,
     "symmetry": 12,
+    "restart": 13,
 }
 """Purpose -> number; streams of different purposes are independent for every seed."""
 

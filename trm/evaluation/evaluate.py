@@ -16,6 +16,7 @@ from trm.data.dataset import PuzzleSet
 from trm.errors import UserError
 from trm.evaluation import bins
 from trm.evaluation.policies import confident, fixed, restarts
+from trm.evaluation.symmetry import restart_symmetries
 from trm.evaluation.votes import can_vote, vote_results
 from trm.io import write_bytes, write_json
 from trm.model.act import Rows
@@ -177,7 +178,8 @@ class Evaluation:
                 timed, _ = confident(self.net, share, depth, self._score(), self.backend.synchronize)
                 self._add("test", "confident", depth, 1, timed.score, timed.seconds)
         if evaluation.restarts:
-            how = (evaluation.restarts, evaluation.noise, self._score, self.backend.synchronize)
+            symmetries = restart_symmetries(config.data, max(evaluation.restarts), evaluation.noise)
+            how = (evaluation.restarts, evaluation.noise, symmetries, self._score, self.backend.synchronize)
             result = restarts(self.net, share, self.steps, *how)
             policies = {"restarts": result.best, "majority": result.majority, "oracle": result.oracle}
             for policy, scores in policies.items():

@@ -1,4 +1,4 @@
-"""Inference policies: fixed depth, early stopping when confident, noisy restarts.
+"""Inference policies: fixed depth, early stopping when confident, restarts.
 
 Shapes: B rows, L tokens, S cells, D width, V symbols, N puzzles of this worker.
 """
@@ -6,7 +6,7 @@ Shapes: B rows, L tokens, S cells, D width, V symbols, N puzzles of this worker.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trm.evaluation.symmetry import Symmetry
 from trm.model.act import Rows
 from trm.model.inference import InferenceNetwork
 from trm.model.scores import Score
@@ -191,10 +192,14 @@ def restarts(
     depth: int,
     counts: tuple[int, ...],
     noise: float,
+    symmetries: Sequence[Symmetry],
     new_score: NewScore,
     wait: Callable[[], None],
 ) -> Restarts:
-    """Several runs of `depth` steps, all but the first from start states with noise of standard deviation `noise`."""
+    """Several runs of `depth` steps, all but the first from start states with noise of standard deviation `noise`.
+
+    Restart k sees the puzzles under `symmetries[k]`.
+    """
     best, majority, oracle = ({k: new_score() for k in sorted(counts)} for _ in range(3))
     result = Restarts(best, majority, oracle, dict.fromkeys(sorted(counts), 0.0))
     rows = 0
@@ -202,10 +207,11 @@ def restarts(
         inputs, labels = data.inputs[part], data.labels[part]
         count = len(inputs)
         rows = max(rows, count)
-        x = pad_rows(net, net.embed(inputs, data.puzzle[part]), rows)
         started = time.perf_counter()
         answers, halts = [], []
         for restart in range(max(counts)):
+            seen = symmetries[restart].apply(inputs)
+            x = pad_rows(net, net.embed(seen, data.puzzle[part]), rows)
             z_H, z_L = net.start(x.shape[1], len(x))
             if restart and noise:
                 z_H = restart_noise(z_H, noise, restart, part.start, 0)
@@ -213,7 +219,7 @@ def restarts(
             for _ in range(depth):
                 z_H, z_L, logits, halt = net.step(z_H, z_L, x)
                 wait()  # makes each step one XLA program, instead of all steps of all restarts
-            answers.append(logits[:, :count].argmax(-1).t().to(torch.uint8))
+            answers.append(symmetries[restart].undo(logits[:, :count].argmax(-1).t().to(torch.uint8)))
             halts.append(halt[:count].float())
             k = restart + 1
             if k in result.best:

@@ -1,4 +1,4 @@
-"""Solve Sudoku with a trained model: supervision steps until an answer is valid, from one or more start states.
+"""Solve Sudoku with a trained model: supervision steps until an answer is valid, in one or more restarts.
 
 Shapes: B puzzles, S cells.
 """
@@ -15,8 +15,10 @@ import torch
 from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.evaluation.policies import restart_noise
+from trm.evaluation.symmetry import restart_symmetries
 from trm.model.inference import InferenceNetwork
 from trm.study.records import WEIGHTS
+from trm.study.schema import DataConfig
 from trm.study.tasks import spec_of
 from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, symbol_values
 from trm.tasks.sudoku.task import TASK
@@ -36,7 +38,7 @@ class Solved(NamedTuple):
     steps: np.ndarray
     """Supervision steps from the start state to the answer, int64 [B]."""
     starts: np.ndarray
-    """The start state, int64 [B]: 0 is the model's, the others have noise."""
+    """The restart, int64 [B]; 0: the first start."""
     right: np.ndarray
     """Whether the answer is valid, bool [B]."""
     history: list[np.ndarray]
@@ -145,10 +147,11 @@ def solve(
     questions: np.ndarray,
     steps: int,
     restarts: int = 1,
-    noise: float = 0.3,
+    noise: float = 0.0,
     name: str = "solving",
 ) -> Solved:
-    """Solve puzzles, uint8 [B, S]. Restarts add normal noise of standard deviation `noise` to the start states.
+    """Solve puzzles, uint8 [B, S]. Restarts see them under random symmetries, or with `noise` as they are, from start
+    states with normal noise of this standard deviation.
 
     The rules, not the model, decide when to stop: a puzzle is done at its first valid answer. `name`: for progress.
     """
@@ -163,21 +166,23 @@ def solve(
         [],
     )
     size = net.batch_rows(geometry.cells + net.arch.puzzle_tokens)
-    for start in range(restarts):
+    boxes = DataConfig(box_rows=geometry.box_rows, box_cols=geometry.box_cols)
+    for start, symmetry in enumerate(restart_symmetries(boxes, restarts, noise)):
         left = np.flatnonzero(~solved.right)
         for first in range(0, len(left), size):
             batch = left[first : first + size]  # later only those that are not solved yet
             tokens = torch.from_numpy(questions[batch] + 1).to(device)
-            x = net.embed(tokens, torch.zeros(len(batch), dtype=torch.int32, device=device))
+            x = net.embed(symmetry.apply(tokens), torch.zeros(len(batch), dtype=torch.int32, device=device))
             z_H, z_L = net.start(len(batch), len(x))
-            if start:
+            if start and noise:
                 z_H, z_L = (
                     restart_noise(z, noise, start, first, which) for which, z in enumerate((z_H, z_L))
                 )
             history: list[np.ndarray] = []
             for step in range(1, steps + 1):
                 z_H, z_L, logits, halt = net.step(z_H, z_L, x)
-                answers = np.maximum(logits.argmax(-1).t().cpu().numpy(), 1).astype(np.uint8) - 1
+                tokens = symmetry.undo(logits.argmax(-1).t().to(torch.uint8))
+                answers = np.maximum(tokens.cpu().numpy(), 1) - 1
                 if batch[0] == 0:
                     history.append(answers[0])
                 logit = halt.float().cpu().numpy()

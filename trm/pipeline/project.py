@@ -22,7 +22,7 @@ from trm.study.merge import nearest
 from trm.study.points import ResolvedExperiment, Run, Study
 from trm.study.reading import error_sentence
 from trm.study.schema import DataConfig, RunConfig
-from trm.study.tasks import spec_of
+from trm.study.tasks import NO_SYMMETRIES, spec_of
 from trm.training.history import COLUMNS
 
 LISTS = ".snakemake/trm-figures-{}.json"
@@ -158,7 +158,7 @@ def check_figure(figure: Figure, where: str) -> None:
 
 def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
     """Refuse an experiment with a data set of more puzzles than its pool can hold, or with a mean of more snapshots
-    than a run takes. UserError: names the experiment and the numbers."""
+    than a run takes, or with restarts that would all be equal. UserError: names the experiment and the numbers."""
     for point in experiment.points:
         config, measured = point.runs[0].config, point.evaluation
         sentence = too_many(config.data)
@@ -167,6 +167,8 @@ def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
                 f"evaluation.average={measured.average} must be at least 1 and at most training.snapshots="
                 f"{config.training.snapshots}"
             )
+        if measured.restarts and not measured.noise and not spec_of(config.data.task).symmetric:
+            sentence = NO_SYMMETRIES.format(config.data.task)
         if sentence:
             raise UserError(f"{where}: experiment {experiment.name}, point {point.label}: {sentence}")
 

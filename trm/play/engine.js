@@ -86,43 +86,6 @@ function trmEngine(scope) {
     return x;
   }
 
-  /** PyTorch's normal numbers for a seed: MT19937, 24 bits a number, Box and Muller's method in blocks of 16. */
-  function normals(seed, count) {
-    const state = new Uint32Array(624);
-    state[0] = seed;
-    for (let i = 1; i < 624; i++) state[i] = Math.imul(1812433253, state[i - 1] ^ (state[i - 1] >>> 30)) + i;
-    let at = 624;
-    const uniform = () => {
-      if (at === 624) {
-        for (let i = 0; i < 624; i++) {
-          const y = (state[i] & 0x80000000) | (state[(i + 1) % 624] & 0x7fffffff);
-          state[i] = state[(i + 397) % 624] ^ (y >>> 1) ^ (y & 1 ? 0x9908b0df : 0);
-        }
-        at = 0;
-      }
-      let y = state[at++];
-      y ^= y >>> 11;
-      y ^= (y << 7) & 0x9d2c5680;
-      y ^= (y << 15) & 0xefc60000;
-      y ^= y >>> 18;
-      return (y & 0xffffff) / 0x1000000;
-    };
-    const out = new Float32Array(count).map(uniform);
-    const pair = (first) => {
-      for (let i = first; i < first + 8; i++) {
-        const radius = Math.sqrt(-2 * Math.log(1 - out[i])), angle = 2 * Math.PI * out[i + 8];
-        out[i] = radius * Math.cos(angle);
-        out[i + 8] = radius * Math.sin(angle);
-      }
-    };
-    for (let first = 0; first + 16 <= count; first += 16) pair(first);
-    if (count % 16) {
-      for (let i = count - 16; i < count; i++) out[i] = uniform();
-      pair(count - 16);
-    }
-    return out;
-  }
-
   /** Cells of each row, column and box. */
   function units([height, width]) {
     const side = height * width, groups = Array.from({ length: 3 * side }, () => []);
@@ -168,28 +131,31 @@ function trmEngine(scope) {
       sure.push(scores[best] / scores.reduce((a, b) => a + b));
     }
     const halt = source.halt.weight.reduce((total, weight, i) => total + weight * z[i], source.halt.bias);
-    return { answer, sure, halt, logits };
+    return { answer, sure, halt };
   }
 
-  /** Every supervision step from every start state, until an answer keeps the rules. */
-  function* frames({ source, question, steps, restarts, noise }) {
-    const w = decode(source), width = w["embed.weight"].columns, length = source.puzzleTokens + source.cells;
-    const x = new Float32Array(length * width);
+  /** The input of the network, [L, D]. */
+  function embed(question, w, source, width) {
+    const x = new Float32Array((source.puzzleTokens + source.cells) * width);
     if (source.puzzleTokens) x.set(w["puzzle.weight"].values);
     question.forEach((value, cell) => {
       const row = w["embed.weight"].values.subarray((value + 1) * width, (value + 2) * width);
       x.set(row, (source.puzzleTokens + cell) * width);
     });
     const position = w["position.weight"];
-    x.forEach((value, i) => {
-      x[i] = Math.sqrt(width) * (position ? (value + position.values[i]) * Math.sqrt(0.5) : value);
-    });
+    return x.map((value, i) => Math.sqrt(width) * (position ? (value + position.values[i]) * Math.sqrt(0.5) : value));
+  }
+
+  /** Every supervision step of every restart, until an answer keeps the rules. Each restart sees the puzzle under a
+   * symmetry; its frames are as if it had not. */
+  function* frames({ source, question, steps, restarts }) {
+    const w = decode(source), width = w["embed.weight"].columns, length = source.puzzleTokens + source.cells;
     const update = (z) => stack(z, w, source.layers, length, width);
     for (let start = 0; start < restarts; start++) {
-      let [zH, zL] = ["h_init", "l_init"].map((name, which) => {
-        const random = start ? normals(source.seeds[start - 1][which], x.length) : null;
-        return x.map((_, i) => w[name].values[i % width] + (random ? noise * random[i] : 0));
-      });
+      const { values, cells } = source.symmetries[start];
+      const place = (seen) => seen.reduce((all, value, i) => ((all[cells[i]] = value), all), []);
+      const x = embed(cells.map((cell) => values[question[cell]]), w, source, width);
+      let [zH, zL] = ["h_init", "l_init"].map((name) => x.map((_, i) => w[name].values[i % width]));
       for (let step = 1; step <= steps; step++) {
         for (let round = 0; round < source.hCycles; round++) {
           const inject = sum(zH, x);
@@ -197,6 +163,8 @@ function trmEngine(scope) {
           zH = update(sum(zH, zL));
         }
         const frame = { start, step, ...read(zH, w, source, width) };
+        frame.answer = place(frame.answer.map((value) => values.indexOf(value)));
+        frame.sure = place(frame.sure);
         const found = judge(source.box, question, frame.answer);
         const blanks = frame.answer.filter((value) => !value).length;
         const right = !found.text && !blanks;

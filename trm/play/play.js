@@ -8,7 +8,6 @@
   const board = find(".board"), keys = find(".keys"), chart = find("svg"), verdict = find(".verdict");
   const PAUSE = matchMedia("(prefers-reduced-motion: reduce)").matches ? 600 : 240; // ms that a step is shown
   const UNHURRIED = 16; // steps that are shown as long; later ones change less
-  const NOISE = 0.3; // standard deviation at restarts, as in `trm solve`
   let question = [], cells = [], frames = [], worker = null, timer = 0, done = false;
 
   const make = (tag, parent, attributes = {}, text = "") => {
@@ -142,7 +141,7 @@
       draw();
     };
     const restarts = Number(field("starts").value);
-    worker.postMessage({ source: model(), question, steps: model().steps, restarts, noise: NOISE });
+    worker.postMessage({ source: model(), question, steps: model().steps, restarts });
     play();
   }
 

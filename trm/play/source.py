@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from trm.errors import UserError
-from trm.evaluation.policies import noise_seed
 from trm.evaluation.solve import DEEPER, geometry_of
+from trm.evaluation.symmetry import restart_symmetries
 from trm.study.records import WEIGHTS
 from trm.study.tasks import spec_of
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
@@ -51,7 +51,7 @@ def runs_in_page(trained: TrainedModel) -> bool:
 
 
 def source(name: str, trained: TrainedModel) -> dict[str, Any]:
-    """One model: sizes, `shapes` [name, rows, columns] in the order of `data`, halt head, seeds of restarts."""
+    """One model: sizes, `shapes` [name, rows, columns] in the order of `data`, halt head, symmetries of restarts."""
     model, geometry = trained.config.model, geometry_of(trained)
     weights = trained.weights("ema")
     halt = {"weight": weights.pop("halt.weight")[0].tolist(), "bias": weights.pop("halt.bias")[0].item()}
@@ -72,7 +72,10 @@ def source(name: str, trained: TrainedModel) -> dict[str, Any]:
         "puzzleTokens": model.puzzle_tokens,
         "steps": DEEPER * model.halt_max_steps,
         "halt": halt,
-        "seeds": [[noise_seed(restart, 0, which) for which in (0, 1)] for restart in range(1, RESTARTS)],
+        "symmetries": [
+            {"values": (symmetry.tokens[1:] - 1).tolist(), "cells": symmetry.cells.tolist()}
+            for symmetry in restart_symmetries(trained.config.data, RESTARTS, noise=0.0)
+        ],
         "shapes": [[key, *tensor.shape] for key, tensor in tensors.items()],
         "data": base64.b64encode(torch.cat(halves).numpy().tobytes()).decode(),
     }

@@ -374,9 +374,10 @@ class EvaluationConfig(Section):
     confident: bool = False
     """Also measure stopping each puzzle once its halt logit is positive (compacted batches)."""
     restarts: tuple[Count, ...] = ()
-    """Also measure, for each K, the best of K noisy restarts, chosen by the halt logit."""
+    """Also measure, for each K, the best of K restarts, chosen by the halt logit."""
     noise: NonNegative = 0.0
-    """Standard deviation of the noise added to the initial state of all restarts except the first."""
+    """Standard deviation of the noise added to the initial state of all restarts except the first; 0: they see the
+    puzzle under random symmetries of its rules instead."""
     copies: Whole | None = None
     """ARC: augmented copies of each test input that vote besides the original; null: all that were trained."""
     train_puzzles: Whole = 1000

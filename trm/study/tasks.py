@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from trm.study.schema import TASKS, DataConfig
 
+NO_SYMMETRIES = "{} has no symmetries for restarts: give evaluation.noise, or no evaluation.restarts"
+
 
 @dataclass(frozen=True)
 class DataShape:
@@ -72,6 +74,8 @@ class TaskSpec(ABC):
     """Whether blank cells can be filled in from the answer (`data.hints`)."""
     boxed = False
     """Whether grids have boxes of `data.box_rows` by `data.box_cols`."""
+    symmetric = False
+    """Whether the rules have symmetries (`Task.symmetries`), under which restarts see a puzzle."""
     keeps_clues = True
     """Whether the answer repeats the given cells of the question."""
 

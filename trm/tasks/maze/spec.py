@@ -18,6 +18,7 @@ class MazeSpec(TaskSpec):
 
     sources = ("generate", "csv", "official")
     difficulty = "length of the shortest path"
+    symmetric = True
 
     # one public project pins the same digests
     official = OfficialFiles(

@@ -31,6 +31,7 @@ class SudokuSpec(TaskSpec):
     published = (3_831_994, 422_786)
     takes_hints = True
     boxed = True
+    symmetric = True
 
     def side(self, data: DataConfig) -> int:
         return data.box_rows * data.box_cols
