@@ -32,11 +32,8 @@ from .settings import ExecutorSettings
 from .ssh import Ssh, host_name, try_ssh, write_config
 
 LEAST_DISK = 64 << 20
-HEALTHY = (
-    "",
-    "HEALTHY",
-    "HEALTH_UNSPECIFIED",
-)  # for others, such as UNHEALTHY_MAINTENANCE, a ready host may be away
+# a ready host may be away in any other state, such as UNHEALTHY_MAINTENANCE
+HEALTHY = ("", "HEALTHY", "HEALTH_UNSPECIFIED")
 ATTENDED_SECONDS = 60.0
 CLOSE_SECONDS = 30.0  # in which Google has to answer at the end
 BOOT_SECONDS = 900.0  # in which the hosts of a new pod have to answer
