@@ -46,6 +46,8 @@ def test_epochs_count_puzzles_that_halted_not_rows_offered(tables: dict[str, Tab
 
 def test_selection_follows_what_is_asked_for(tables: dict[str, Table]) -> None:
     assert set(tables["ema"].select(columns=["evaluation.weights"])["evaluation.weights"]) == {"ema", "raw"}
+    fixed = tables["ema"].select({"policy": "fixed"}, ["evaluation.weights"])
+    assert set(fixed["evaluation.weights"]) == {"ema", "raw"}
     assert len(tables["ema"].select({"training.ema": 0.99, "training.batch_size": 512})) == 3
     restarts = tables["inference"].select({"policy": "restarts"})
     assert sorted(restarts["restarts"].unique()) == [2, 4]

@@ -60,7 +60,8 @@ class Table:
                 rows = rows[rows["split"] == "test"]
             if "policy" not in where:
                 rows = rows[rows["policy"] == "fixed"]
-            rows = rows.drop_duplicates(["run", "split", "policy", "eval_steps", "restarts"])
+            settings = [name for name in names if name.startswith("evaluation.")]
+            rows = rows.drop_duplicates(["run", "split", "policy", "eval_steps", "restarts", *settings])
         elif any(name.startswith("evaluation.") for name in names):
             rows = rows[rows["main"]]
         else:
