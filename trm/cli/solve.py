@@ -59,12 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=4,
         help="number of starts, all but the first with the puzzle under a random symmetry (default: 4)",
     )
-    parser.add_argument(
-        "--noise",
-        type=float,
-        default=0.0,
-        help="restart from start states with noise of this standard deviation instead (default: 0)",
-    )
     parser.add_argument("--out", type=Path, help="CSV file for the answers to many puzzles")
     parser.add_argument("--svg", type=Path, help="also draw the steps of one puzzle as a moving picture")
     parser.add_argument(
@@ -81,8 +75,6 @@ def run(args: argparse.Namespace) -> int:
     for name in ("steps", "restarts"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: give 1 or more")
-    if not args.noise >= 0 or math.isinf(args.noise):
-        raise UserError(f"--noise {args.noise}: give a number of 0 or more")
     # before torch is loaded: on a busy machine, threads that spin take the time of those that they wait for
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     path = Path(args.puzzle)
@@ -118,7 +110,7 @@ def _search(
     backend = open_backend("cpu", args.threads)
     net, _ = inference_network(trained, EvaluationConfig(), backend)
     steps = args.steps or DEEPER * trained.config.model.halt_max_steps
-    return solve(net, geometry, questions, steps, args.restarts, args.noise, f"solving with {path.name}")
+    return solve(net, geometry, questions, steps, args.restarts, f"solving with {path.name}")
 
 
 def _solve_one(args: argparse.Namespace) -> int:

@@ -59,16 +59,12 @@ def pad_rows(net: InferenceNetwork, x_LBD: Tensor, rows: int = 0) -> Tensor:
     return F.pad(x_LBD, (0, 0, 0, max(rows, count + -count % net.multiple) - count))
 
 
-def noise_seed(restart: int, first: int, which: int) -> int:
-    """Seed of `restart_noise`: 32 bits, since torch's CPU generator ignores the higher bits of a seed."""
-    return crc32(f"{restart} {which} {first}".encode())
-
-
 def restart_noise(z: Tensor, noise: float, restart: int, first: int, which: int) -> Tensor:
     """Start states plus normal noise, which is a function of (restart, `which`, first row of the batch)."""
     device = torch.device("cpu") if z.device.type == "xla" else z.device  # XLA has no generators
     generator = torch.Generator(device=device)
-    generator.manual_seed(noise_seed(restart, first, which))
+    # 32 bits, since torch's CPU generator ignores the higher bits of a seed
+    generator.manual_seed(crc32(f"{restart} {which} {first}".encode()))
     noisy = torch.randn(z.shape, generator=generator, device=device, dtype=torch.float32) * noise
     return z + noisy.to(z.device, z.dtype)
 

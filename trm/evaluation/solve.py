@@ -14,7 +14,6 @@ import torch
 
 from trm.data.progress import Progress
 from trm.errors import UserError
-from trm.evaluation.policies import restart_noise
 from trm.evaluation.symmetry import restart_symmetries
 from trm.model.inference import InferenceNetwork
 from trm.study.records import WEIGHTS
@@ -147,11 +146,9 @@ def solve(
     questions: np.ndarray,
     steps: int,
     restarts: int = 1,
-    noise: float = 0.0,
     name: str = "solving",
 ) -> Solved:
-    """Solve puzzles, uint8 [B, S]. Restarts see them under random symmetries, or with `noise` as they are, from start
-    states with normal noise of this standard deviation.
+    """Solve puzzles, uint8 [B, S]. All restarts but the first see them under a random symmetry.
 
     The rules, not the model, decide when to stop: a puzzle is done at its first valid answer. `name`: for progress.
     """
@@ -167,17 +164,13 @@ def solve(
     )
     size = net.batch_rows(geometry.cells + net.arch.puzzle_tokens)
     boxes = DataConfig(box_rows=geometry.box_rows, box_cols=geometry.box_cols)
-    for start, symmetry in enumerate(restart_symmetries(boxes, restarts, noise)):
+    for start, symmetry in enumerate(restart_symmetries(boxes, restarts)):
         left = np.flatnonzero(~solved.right)
         for first in range(0, len(left), size):
             batch = left[first : first + size]  # later only those that are not solved yet
             tokens = torch.from_numpy(questions[batch] + 1).to(device)
             x = net.embed(symmetry.apply(tokens), torch.zeros(len(batch), dtype=torch.int32, device=device))
             z_H, z_L = net.start(len(batch), len(x))
-            if start and noise:
-                z_H, z_L = (
-                    restart_noise(z, noise, start, first, which) for which, z in enumerate((z_H, z_L))
-                )
             history: list[np.ndarray] = []
             for step in range(1, steps + 1):
                 z_H, z_L, logits, halt = net.step(z_H, z_L, x)

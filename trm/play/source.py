@@ -74,7 +74,7 @@ def source(name: str, trained: TrainedModel) -> dict[str, Any]:
         "halt": halt,
         "symmetries": [
             {"values": (symmetry.tokens[1:] - 1).tolist(), "cells": symmetry.cells.tolist()}
-            for symmetry in restart_symmetries(trained.config.data, RESTARTS, noise=0.0)
+            for symmetry in restart_symmetries(trained.config.data, RESTARTS)
         ],
         "shapes": [[key, *tensor.shape] for key, tensor in tensors.items()],
         "data": base64.b64encode(torch.cat(halves).numpy().tobytes()).decode(),
