@@ -16,7 +16,9 @@ from tests.training.puzzles import write_dataset
 from trm.cli import main
 from trm.errors import UserError
 from trm.evaluation.solve import fault, find_models, keeps_rules, panels, parse_puzzles, solve
+from trm.evaluation.symmetry import restart_symmetries
 from trm.play.animation import animation
+from trm.study.schema import DataConfig
 from trm.tasks.sudoku.geometry import Geometry, from_text, to_text
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
@@ -152,16 +154,19 @@ class Clock:
 
 
 class Scripted:
-    """A network whose answers are given: [start][step] -> text and halt logit, the same for all rows."""
+    """A network whose answers are given: [start][step] -> text and halt logit, the same for all rows. The answers are
+    to the puzzle as it is; a restart gives them under its symmetry."""
 
     def __init__(self, script):
-        self.script, self.started, self.at, self.rows = script, -1, 0, []
+        self.script, self.started, self.at, self.rows, self.seen = script, -1, 0, [], []
+        self.symmetries = restart_symmetries(DataConfig(box_rows=2, box_cols=2), len(script))
         self.h_init, self.arch = torch.zeros(8), type("Arch", (), {"puzzle_tokens": 0})()
 
     def batch_rows(self, length):
         return 1
 
     def embed(self, inputs, puzzles):
+        self.seen.append(inputs)
         return torch.zeros(16, len(inputs), 8)
 
     def start(self, batch, length):
@@ -172,12 +177,20 @@ class Scripted:
         self.rows.append(x.shape[1])
         text, halt = self.script[self.started][self.at]
         self.at += 1
-        tokens = torch.from_numpy(from_text(text).astype(np.int64)) + 1
-        logits = torch.nn.functional.one_hot(tokens, 6).float()[:, None].expand(16, x.shape[1], 6)
+        tokens = self.symmetries[self.started].apply(torch.from_numpy(from_text(text) + 1)[None])[0]
+        logits = torch.nn.functional.one_hot(tokens.long(), 6).float()[:, None].expand(16, x.shape[1], 6)
         return z_H, z_L, logits, torch.full((x.shape[1],), halt)
 
 
 WRONG, WORSE = ANSWER[:-1] + "2", "1" * 16
+
+
+def test_restarts_see_the_puzzle_under_symmetries():
+    net = Scripted([[(WRONG, 0.0)]] * 3)
+    solve(net, FOUR, from_text(PUZZLE)[None], 1, 3)
+    asked = torch.from_numpy(from_text(PUZZLE)[None] + 1)
+    assert [seen.tolist() for seen in net.seen] == [each.apply(asked).tolist() for each in net.symmetries]
+    assert not torch.equal(net.seen[0], net.seen[1])
 
 
 def found(script, steps, restarts=1):
@@ -260,7 +273,6 @@ def test_a_search_becomes_a_moving_picture():
         (["12..34...1.3.32x"], "has 'x' at character 16: write 1-4 for clues"),
         (["11.............."], "clues contradict one another: 1 is repeated in row 1"),
         ([PUZZLE, "--steps", "0"], "--steps 0: give 1 or more"),
-        ([PUZZLE, "--noise", "-1"], "--noise -1"),
         ([PUZZLE, "--model", "nowhere"], "--model nowhere does not exist"),
         (["nowhere.csv", "--svg", "s.svg"], "--svg draws one puzzle"),
         (["nowhere.csv"], "nowhere.csv cannot be read: No such file"),
