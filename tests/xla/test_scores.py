@@ -67,8 +67,8 @@ def fixed(depth):
     return {"score": [score["puzzles"], score["cross_entropy"]], "rows": list(found.answers.shape),
             "halt": found.halt_logits.tolist(), "compiled": compilations() - before}
 fixed_scores = [fixed(depth) for depth in (4, 4, 9)]
-symmetries = restart_symmetries(run.data, 3, 0.5)
-restarts = policies.restarts(net, test, 2, (1, 3), 0.5, symmetries, new_score, backend.synchronize).best
+symmetries = restart_symmetries(run.data, 3)
+restarts = policies.restarts(net, test, 2, (1, 3), 0.0, symmetries, new_score, backend.synchronize).best
 net.step = step
 spread_halting(net)
 for name in ("halt.weight", "halt.bias"):
