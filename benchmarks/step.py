@@ -10,7 +10,7 @@ Ours and the rivals take turns, so a busy machine slows all of them:
 - `compiled`: our own model, differentiated by autograd, compiled whole by torch.compile
 - `stack`: plain PyTorch (benchmarks/baseline.py) with its block stack compiled; `eager`: not compiled
 - `public`, `public-eager`: the published code, compiled whole or not; the path is given by --public
-- `jax`: jitted whole, where JAX is installed; in float32 also when ours computes in bfloat16
+- `jax`: jitted whole, where JAX is installed (benchmarks/jax_step.py)
 
 A ratio is the median over rounds, its spread the quartiles. `processor_ratio` compares CPU seconds, which other
 processes disturb least (with one thread). `ceiling` is the rate of a large matrix product in FLOP/s, measured in the
@@ -19,6 +19,7 @@ same process.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -27,7 +28,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import rivals
+from benchmarks import jax_step, rivals
 from benchmarks.baseline import EagerTrainer, EagerTRM
 from benchmarks.frame import Ratio, best_seconds, finish, in_turns, parser
 from trm.backends.base import Backend
@@ -151,7 +152,7 @@ def rival_steps(
         elif name.startswith("public") and checkout and run.model.mixer == "mlp":
             steps[name] = rivals.public(checkout, run, rows, vocab, compiled=name == "public")
         elif name == "jax" and find_spec("jax") and run.model.layers == run.model.h_cycles == 1:
-            steps[name] = rivals.jax(run, rows, vocab)
+            steps[name] = jax_step.step(run, rows, vocab)
     return steps, nets
 
 
@@ -223,6 +224,8 @@ def main() -> None:
     options.add_argument("--backend", default="auto")
     options.add_argument("--public", type=Path, help="a checkout of the published code")
     args = options.parse_args()
+    if args.threads == 1 and hasattr(os, "sched_setaffinity"):  # XLA's pool has a thread a processor
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     backend = open_backend(args.backend, args.threads)
     results: list[dict[str, Any]] = []
     for case in args.cases:
