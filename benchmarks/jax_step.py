@@ -31,7 +31,13 @@ def weight_shapes(model: ModelConfig, cells: int, vocab: int) -> dict[str, tuple
     else:
         mixer = {"qkv": (3 * width, width), "out": (width, width)}
     channels = {"gate_up": (2 * inner, width), "down": (width, inner)}
-    ends = {"embed": (vocab, width), "puzzle": (1, width), "head": (vocab, width), "halt": (2, width), "bias": (2,)}
+    ends = {
+        "embed": (vocab, width),
+        "puzzle": (1, width),
+        "head": (vocab, width),
+        "halt": (2, width),
+        "bias": (2,),
+    }
     return mixer | channels | ends
 
 

@@ -7,7 +7,6 @@ with its Python dependencies); JAX where it is installed. Neither is part of thi
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from trm.model import definition
 from trm.model.plain import PlainNetwork
-from trm.study.flops import inner_width
 from trm.study.schema import RunConfig
 
 Step = Callable[[], None]

@@ -22,11 +22,16 @@ Sizes padded(Index L, Index D, Index It, Index Ic, Index V, Index H) {
   auto inner = [](Index x) { return round_up(x, P::INNER); };
   const Index K = H ? D / H : 0, k = round_up(K, STEP), deep = round_up(L, P::DEPTH);
   return {L, D, It, Ic, V, H, K, round_up(L, 2), deep, round_up(L, 32), round_up(L, COLUMNS),
-          round_up(L, STEP), round_up(deep / P::PER_WORD, COLUMNS), inner(D), inner(It), inner(Ic), inner(V), k, inner(H * k)};
+          round_up(L, STEP), round_up(deep / P::PER_WORD, COLUMNS), inner(D), inner(It), inner(Ic), inner(V), k,
+          round_up(H * k, COLUMNS * P::PER_WORD)};
 }
 
 template <class P>
 INLINE Index words_of(Index elements) { return elements / P::PER_WORD; }
+
+// Rows of a buffer that `transpose` fills with so many columns of words.
+template <class P>
+INLINE Index transposed(Index elements) { return round_up(words_of<P>(elements), COLUMNS); }
 
 // A weight as an operand: by rows (left) or as words (right), as it is or transposed (_t).
 template <class P>
@@ -60,7 +65,7 @@ struct Stack {
   Word *attention_mixed, *attention_pushed;  // right: [uses L, H K], [uses L, 3 H K]
 
   Stack(Arena& arena, const Sizes& s, Index uses) : uses(uses), channels(uses * s.d) {
-    const Index words = channels / P::PER_WORD;
+    const Index words = words_of<P>(channels - s.d) + transposed<P>(s.d);
     tokens = round_up(uses * (s.even / P::PER_WORD), P::DEPTH / P::PER_WORD);
     stride = round_up(tokens + s.rows, COLUMNS);
     token_grad = arena.take<T>(s.rows * channels), token_pushed = arena.take<T>(2 * s.it * channels);

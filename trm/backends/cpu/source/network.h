@@ -74,7 +74,7 @@ struct Operands {
   Operands(Arena& arena, const Sizes& s, Index layers) {
     blocks = arena.take<BlockWeights<P>>(layers);
     auto rows = [&](Index m, Index k) { return arena.take<T>(m * k); };
-    auto pairs = [&](Index k, Index n) { return arena.take<Word>(k / P::PER_WORD * n); };
+    auto pairs = [&](Index k, Index n) { return arena.take<Word>(transposed<P>(k) * n); };
     for (Index i = 0; i < layers; i++) {
       BlockWeights<P> b = {rows(2 * s.it, s.deep), rows(s.rows, 2 * s.it), rows(s.rows, s.it), rows(s.it, s.rows),
                            pairs(2 * s.ic, s.d), pairs(s.d, 2 * s.ic), pairs(s.d, s.ic), pairs(s.ic, s.d),
@@ -254,7 +254,7 @@ class Network : public AnyNetwork {
   // A weight [parts * rows, columns], each part padded, as the operands that are wanted.
   void cast(const float* w, Padding p, Wanted wanted) {
     Operands<P>& o = *operands.object;
-    const Index height = p.parts * p.padded_rows, width = round_up(p.width, COLUMNS * P::PER_WORD);
+    const Index height = p.parts * p.padded_rows, width = round_up(p.width, COLUMNS);
     const Index deep = words_of<P>(height);
     memset(o.stage, 0, height * width * sizeof(float));
     for (Index i = 0; i < p.parts; i++)

@@ -35,7 +35,7 @@ struct Float32 {
 #if defined(__AVX512BF16__)
 struct BFloat16 {
   typedef uint16_t T;
-  static constexpr Index PER_WORD = 2, DEPTH = 2, INNER = 32;
+  static constexpr Index PER_WORD = 2, DEPTH = 2, INNER = COLUMNS;
   typedef __m512i Pair;  // 16 values of the even row, then 16 of the odd one
   INLINE Pair pack(Vec even, Vec odd) { return (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even); }
   INLINE void store_rows(T* p, Index stride, Pair x) {
@@ -107,7 +107,7 @@ static void multiply_by_vectors(Index M, Index N, Index K, const Word* A, Index 
 #if defined(__AMX_BF16__)
 // bfloat16 products in Intel's tile registers of 16 rows and 16 words.
 struct Amx : BFloat16 {
-  static constexpr Index DEPTH = 32;
+  static constexpr Index DEPTH = 32, INNER = 32;
   struct Session {  // the tiles' shapes, per thread
     Session() {
       struct __attribute__((packed)) {
