@@ -3,7 +3,9 @@
     python -m benchmarks.step --threads 1 --json step.json               # the shipped shapes, both precisions
     python -m benchmarks.step --threads 1 --public CHECKOUT              # with the published code too
     TRM_CPU_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 \\
-        python -m benchmarks.step --precisions float32
+        TORCHINDUCTOR_CACHE_DIR=/tmp/avx2 python -m benchmarks.step --precisions float32
+
+Inductor's cache does not know ATEN_CPU_CAPABILITY: code for one instruction set crashes with another's.
 
 Ours and the rivals take turns, so a busy machine slows all of them:
 
