@@ -50,6 +50,18 @@ def figure(**spec):
         ),
         (figure(kind="ablation", x="training.batch_size", y="steps_to_target"), "use a figure of kind batch"),
         (
+            figure(kind="ablation", x="training.batch_size", baseline=5),
+            "figure batch: no point has the baseline 5; training.batch_size is 4, 8",
+        ),
+        (
+            figure(kind="ablation", x="label", baseline="batch_size=16"),
+            "no point has the baseline 'batch_size=16'; did you mean 'batch_size=",
+        ),
+        (
+            lambda study: study["experiments"]["batch"].update(seeds=[True]),
+            "experiments.batch.seeds.0: must be a whole number, not True",
+        ),
+        (
             figure(kind="heatmap", x="training.lr", y="training.optimizer", optimum=True),
             "figure batch: training.optimizer is not a number: no law or optimum can be fitted over it",
         ),

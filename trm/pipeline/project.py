@@ -1,6 +1,7 @@
 """A study as the Snakefile and the commands see it: settings, names, selection, file locations, and what is checked
 before anything runs, beyond the schema: figures against what runs record, sizes against pools."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,6 +51,9 @@ class Project:
         """Check every figure, which only a main process needs. UserError: names the figure and its fault."""
         for figure in self.selection.figures.values():
             check_figure(figure, self.settings.study)
+            check_baseline(
+                figure, [self.study.experiment(name) for name in figure.experiments], self.settings.study
+            )
         for name in self.selection.experiments:
             check_expectations(self.study.experiment(name), self.settings.study)
 
@@ -154,6 +158,25 @@ def check_figure(figure: Figure, where: str) -> None:
                 raise UserError(
                     f"{where}: figure {figure.stem}: {name} needs a target: use a figure of kind batch"
                 )
+
+
+def check_baseline(figure: Figure, experiments: Sequence[ResolvedExperiment], where: str) -> None:
+    """Refuse an ablation whose baseline no point has. UserError: names the figure and the points' values."""
+    x, baseline = getattr(figure.spec, "x", ""), getattr(figure.spec, "baseline", None)
+    section, _, key = x.partition(".")
+    if baseline is None or (x != "label" and section not in RunConfig.model_fields):
+        return
+    points = [point for experiment in experiments for point in experiment.points]
+    values = [
+        str(point.label if x == "label" else getattr(getattr(point.runs[0].config, section), key))
+        for point in points
+    ]
+    if values and str(baseline) not in values:
+        known = ", ".join(dict.fromkeys(values))
+        raise UserError(
+            f"{where}: figure {figure.stem}: no point has the baseline {baseline!r}{nearest(str(baseline), values)}; "
+            f"{x} is {known}"
+        )
 
 
 def check_sizes(experiment: ResolvedExperiment, where: str) -> None:

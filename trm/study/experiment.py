@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
 from trm.study.schema import Count, RuntimeConfig, Section
+
+Seed = Annotated[int, Field(strict=True)]  # YAML's `yes` is no seed
 
 Overlay = dict[str, Any]
 """Nested sections (`model: {d_model: 64}`) or dotted keys (`model.d_model: 64`), merged over the lower level."""
@@ -27,7 +29,7 @@ class Grid(Section):
     label: str = ""
     """Common to the points of this grid; appended to their labels in brackets if the experiment has several grids.
     Empty: the values of `set`."""
-    seeds: list[int] | None = None
+    seeds: list[Seed] | None = None
     """Seeds of this grid; null: the experiment's."""
     needs: str | None = None
     """Name of a `--config NAME=...` without which this grid is left out (another machine or interpreter)."""
@@ -48,7 +50,7 @@ class ExperimentScale(Section):
     """Values of every point, merged over the scale's base."""
     grid: list[Grid] | None = None
     """The points; at a scale they replace the experiment's."""
-    seeds: list[int] | None = None
+    seeds: list[Seed] | None = None
     """Seeds; null: the scale's."""
     evaluation: Overlay | None = None
     """How its runs are evaluated, merged over the scale's defaults."""
@@ -113,7 +115,7 @@ class Scale(Section):
     """The task and what is small about it, in one sentence; the first lines of the report."""
     base: Overlay = {}
     """Merged over the study's base."""
-    seeds: list[int] = [0, 1, 2]
+    seeds: list[Seed] = [0, 1, 2]
     """Seeds of every experiment that gives none."""
     evaluation: Overlay = {}
     """Defaults of all evaluations."""
