@@ -38,7 +38,7 @@ def number(value: float | None, digits: int = 3) -> str:
 def percent(share: float | None, bounds: Sequence[float | None] | None = None) -> str:
     """A share of one in per cent with its interval: `87.4 % [85.1, 89.7]`.
 
-    One decimal; two significant digits below 1 %. The bounds have the decimals of the value.
+    One decimal; two significant digits below 1 %. The bounds have the decimals of the value, from 10 % on one.
     """
     if share is None or not math.isfinite(share):
         return "–"
@@ -74,10 +74,11 @@ def estimate(value: float, bounds: Sequence[float | None] | None = None) -> str:
 
 
 def _bracket(bounds: Sequence[float | None] | None, scale: float, places: int) -> str:
-    """` [low, high]`; nothing without an interval, or if it has no width at these decimals."""
+    """` [low, high]`; nothing without an interval, or if it has no width at these decimals. From 10 on a bound has one."""
     if bounds is None or any(bound is None or not math.isfinite(bound) for bound in bounds):
         return ""
-    low, high = (_true_minus(f"{scale * float(bound or 0):,.{places}f}") for bound in bounds)
+    ends = [scale * float(bound or 0) for bound in bounds]
+    low, high = (_true_minus(f"{end:,.{min(places, 1) if abs(end) >= 10 else places}f}") for end in ends)
     return f" [{low}, {high}]" if low != high else ""
 
 
