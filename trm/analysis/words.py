@@ -74,7 +74,8 @@ def estimate(value: float, bounds: Sequence[float | None] | None = None) -> str:
 
 
 def _bracket(bounds: Sequence[float | None] | None, scale: float, places: int) -> str:
-    """` [low, high]`; nothing without an interval, or if it has no width at these decimals. From 10 on a bound has one."""
+    """` [low, high]`; nothing without an interval, or if it has no width at these decimals. A bound of 10 and more
+    has at most one decimal."""
     if bounds is None or any(bound is None or not math.isfinite(bound) for bound in bounds):
         return ""
     ends = [scale * float(bound or 0) for bound in bounds]
