@@ -264,7 +264,9 @@ def test_symmetries_are_undone(changes):
 
 
 def test_a_task_without_symmetries_needs_noise():
-    with pytest.raises(UserError, match=r"arc has no symmetries for restarts: give evaluation\.noise"):
+    with pytest.raises(
+        UserError, match=r"arc has no symmetries for restarts and views: give evaluation\.noise"
+    ):
         restart_symmetries(DataConfig(task="arc", source="generate", arc_side=6), 2, 0.0)
     for name in TASKS:
         found = task_of(name).symmetries(DataConfig(task=name, maze_size=9), rng.key(1))

@@ -90,8 +90,15 @@ def figure(**spec):
                 set={"data": {"task": "arc", "source": "generate", "arc_side": 6}},
                 evaluation={"restarts": [2]},
             ),
-            "point batch_size=4: arc has no symmetries for restarts: give evaluation.noise, or no "
-            "evaluation.restarts",
+            "point batch_size=4: arc has no symmetries for restarts and views: give evaluation.noise, or no "
+            "evaluation.restarts, and no evaluation.view_steps",
+        ),
+        (
+            lambda study: study["experiments"]["batch"].update(
+                set={"data": {"task": "arc", "source": "generate", "arc_side": 6}},
+                evaluation={"view_steps": 2},
+            ),
+            "point batch_size=4: arc has no symmetries for restarts and views",
         ),
         (
             lambda study: study["experiments"]["batch"].update(set={"data.pool": 30}),

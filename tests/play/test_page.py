@@ -14,7 +14,7 @@ from trm.analysis.specs import ReportSpec
 from trm.backends.cpu.device import CpuBackend
 from trm.cli import main
 from trm.evaluation.evaluate import inference_network
-from trm.evaluation.solve import geometry_of, in_float32, solve
+from trm.evaluation.solve import VIEW_STEPS, geometry_of, in_float32, solve
 from trm.play.page import EXAMPLES
 from trm.play.source import LIMIT, sources
 from trm.study.schema import DataConfig, EvaluationConfig
@@ -123,18 +123,19 @@ SEARCH = """(() => {
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "count"), [("sudoku6", 100), ("sudoku9", 60), ("sudoku9_hard", 40)])
 def test_the_page_finds_what_solve_finds(name, count, file, window, capsys):
-    """Verdict, restart, step and answer are equal, halt logits to rounding."""
+    """Verdict, restart, step and answer are equal, halt logits of solved puzzles to rounding, through two views."""
     if not (MODELS / name).exists():
         pytest.skip("no such model")
     questions = puzzles(name, count)
-    values = {"NAME": name, "RESTARTS": 2, "STEPS": 8, "QUESTIONS": questions.tolist()}
+    values = {"NAME": name, "RESTARTS": 2, "STEPS": 12, "QUESTIONS": questions.tolist()}
     script = re.sub("|".join(values), lambda word: json.dumps(values[word[0]]), SEARCH)
     window.open(file)
-    found, wanted = window.run(script), reference(name, questions, 8, 2)
+    found, wanted = window.run(script), reference(name, questions, 12, 2)
     assert [row[:4] for row in found] == [row[:4] for row in wanted]
-    np.testing.assert_allclose([row[4] for row in found], [row[4] for row in wanted], atol=0.02)
-    assert any(row[0] for row in found)
-    options = ["--model", str(MODELS / name), "--steps", "8", "--restarts", "2", "--threads", "1"]
+    solved = [i for i, row in enumerate(found) if row[0]]  # where rounding is not amplified from step to step
+    np.testing.assert_allclose([found[i][4] for i in solved], [wanted[i][4] for i in solved], atol=0.02)
+    assert any(found[i][2] > VIEW_STEPS for i in solved)
+    options = ["--model", str(MODELS / name), "--steps", "12", "--restarts", "2", "--threads", "1"]
     for question, row in zip(questions[:10], found, strict=False):
         assert main(["solve", to_text(question), *options]) == (0 if row[0] else 1)
         assert to_text(np.array(row[3], np.uint8)) in capsys.readouterr().out.splitlines()

@@ -51,6 +51,7 @@ EVALUATION = {
     "confident": True,
     "restarts": (2,),
     "noise": 0.3,
+    "view_steps": 2,
     "train_puzzles": 10,
     "test_puzzles": 10,
     "traces": 1,

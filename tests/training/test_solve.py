@@ -157,6 +157,8 @@ class Scripted:
     """A network whose answers are given: [start][step] -> text and halt logit, the same for all rows. The answers are
     to the puzzle as it is; a restart gives them under its symmetry."""
 
+    multiple = 1
+
     def __init__(self, script):
         self.script, self.started, self.at, self.rows, self.seen = script, -1, 0, [], []
         self.symmetries = restart_symmetries(DataConfig(box_rows=2, box_cols=2), len(script))

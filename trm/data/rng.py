@@ -27,6 +27,7 @@ PURPOSES = {
     "mixture": 11,
     "symmetry": 12,
     "restart": 13,
+    "view": 14,
 }
 """Purpose -> number; streams of different purposes are independent for every seed."""
 

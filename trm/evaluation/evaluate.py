@@ -15,8 +15,9 @@ from trm.backends.registry import load_implementation
 from trm.data.dataset import PuzzleSet
 from trm.errors import UserError
 from trm.evaluation import bins
+from trm.evaluation.passes import Pass
 from trm.evaluation.policies import confident, fixed, restarts
-from trm.evaluation.symmetry import restart_symmetries
+from trm.evaluation.symmetry import Views, random_views, restart_symmetries
 from trm.evaluation.votes import can_vote, vote_results
 from trm.io import write_bytes, write_json
 from trm.model.act import Rows
@@ -74,6 +75,7 @@ class Evaluation:
         model = trained.config.model
         self.depths = tuple(sorted(set(evaluation.unroll))) or (model.halt_max_steps,)
         self.steps = evaluation.steps or model.halt_max_steps
+        self.views = self._views(max(self.depths))
         self.step_flops = forward_flops(model, sizes["seq_len"], sizes["vocab"])
         self.blank = dataset.blank
         self.results: list[dict[str, Any]] = []
@@ -81,6 +83,9 @@ class Evaluation:
 
     def _score(self) -> Score:
         return Score(self.backend.device, self.dataset.puzzles.ignore, self.blank)
+
+    def _views(self, steps: int) -> Views | None:
+        return random_views(self.trained.config.data, self.evaluation.view_steps, steps)
 
     def _share(self, data: Rows) -> Rows:
         """This worker's share of a split. Raises UserError if one would have none."""
@@ -127,7 +132,7 @@ class Evaluation:
         )
 
     def _fixed(self, split: str, data: Rows) -> dict[str, Any]:
-        run = fixed(self.net, data, self.depths, self._score, self.backend.synchronize)
+        run = fixed(self.net, data, self.depths, self._score, self.backend.synchronize, self.views)
         for depth, timed in run.depths.items():
             self._add(split, "fixed", depth, 1, timed.score, timed.seconds, run.right[depth])
         last = max(self.depths)
@@ -149,13 +154,12 @@ class Evaluation:
         inputs = data.inputs[:count]
         questions, solutions = inputs.tolist(), data.labels[:count].tolist()
         with torch.no_grad():
-            x = self.net.embed(inputs, data.puzzle[:count])
-            z_H, z_L = self.net.start(count, len(x))
+            states = Pass(self.net, inputs, data.puzzle[:count], views=self._views(self.steps))
             answers, halts = [], []
             for _ in range(self.steps):
-                z_H, z_L, logits, halt = self.net.step(z_H, z_L, x)
+                logits, halt = states.step()
                 self.backend.synchronize()
-                answers.append(logits.argmax(-1).t().tolist())
+                answers.append(states.answers(logits).tolist())
                 halts.append(halt.tolist())
         return [
             {
@@ -180,7 +184,7 @@ class Evaluation:
         if evaluation.restarts:
             symmetries = restart_symmetries(config.data, max(evaluation.restarts), evaluation.noise)
             how = (evaluation.restarts, evaluation.noise, symmetries, self._score, self.backend.synchronize)
-            result = restarts(self.net, share, self.steps, *how)
+            result = restarts(self.net, share, self.steps, *how, self._views(self.steps))
             policies = {"restarts": result.best, "majority": result.majority, "oracle": result.oracle}
             for policy, scores in policies.items():
                 for count, score in scores.items():

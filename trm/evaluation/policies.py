@@ -11,10 +11,10 @@ from typing import NamedTuple
 from zlib import crc32
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from trm.evaluation.symmetry import Symmetry
+from trm.evaluation.passes import Pass
+from trm.evaluation.symmetry import Symmetry, Views
 from trm.model.act import Rows
 from trm.model.inference import InferenceNetwork
 from trm.model.scores import Score
@@ -50,15 +50,6 @@ def batches(net: InferenceNetwork, data: Rows) -> Iterable[slice]:
     return (slice(first, min(count, first + size)) for first in range(0, count, size))
 
 
-def pad_rows(net: InferenceNetwork, x_LBD: Tensor, rows: int = 0) -> Tensor:
-    """With several devices, pad the embeddings with zeros so that they can be sharded, and to at least `rows` rows, so
-    that a smaller last batch reuses the program."""
-    if net.multiple == 1:
-        return x_LBD
-    count = x_LBD.shape[1]
-    return F.pad(x_LBD, (0, 0, 0, max(rows, count + -count % net.multiple) - count))
-
-
 def restart_noise(z: Tensor, noise: float, restart: int, first: int, which: int) -> Tensor:
     """Start states plus normal noise, which is a function of (restart, `which`, first row of the batch)."""
     device = torch.device("cpu") if z.device.type == "xla" else z.device  # XLA has no generators
@@ -76,6 +67,7 @@ def fixed(
     depths: tuple[int, ...],
     new_score: NewScore,
     wait: Callable[[], None],
+    views: Views | None = None,
 ) -> FixedResult:
     """All puzzles take all steps; answers are scored at each of `depths` in one pass."""
     scores = {depth: new_score() for depth in sorted(depths)}
@@ -86,14 +78,12 @@ def fixed(
         inputs, labels = data.inputs[part], data.labels[part]
         count = len(inputs)
         rows = max(rows, count)
-        x = pad_rows(net, net.embed(inputs, data.puzzle[part]), rows)
-        z_H, z_L = net.start(x.shape[1], len(x))
-        first = torch.zeros(count, dtype=torch.int32, device=x.device)
+        states = Pass(net, inputs, data.puzzle[part], views=views, rows=rows)
+        first = torch.zeros(count, dtype=torch.int32, device=inputs.device)
         wait()
         started = time.perf_counter()
         for step in range(1, max(depths) + 1):
-            z_H, z_L, logits, halt = net.step(z_H, z_L, x)
-            logits, halt = logits[:, :count], halt[:count]
+            logits, halt = states.step()
             first = torch.where((first == 0) & (halt > 0), step, first)
             if step in scores:
                 wait()
@@ -103,7 +93,7 @@ def fixed(
                 wait()
                 started += time.perf_counter() - paused
         firsts.append(first)
-        answers.append(logits.argmax(-1).t().to(torch.uint8))
+        answers.append(states.answers(logits))
         halts.append(halt.float())
     timed = {depth: Timed(scores[depth], seconds[depth]) for depth in scores}
     joined = {depth: torch.cat(parts) for depth, parts in right.items()}
@@ -191,6 +181,7 @@ def restarts(
     symmetries: Sequence[Symmetry],
     new_score: NewScore,
     wait: Callable[[], None],
+    views: Views | None = None,
 ) -> Restarts:
     """Several runs of `depth` steps, all but the first from start states with noise of standard deviation `noise`.
 
@@ -206,23 +197,21 @@ def restarts(
         started = time.perf_counter()
         answers, halts = [], []
         for restart in range(max(counts)):
-            seen = symmetries[restart].apply(inputs)
-            x = pad_rows(net, net.embed(seen, data.puzzle[part]), rows)
-            z_H, z_L = net.start(x.shape[1], len(x))
+            states = Pass(net, inputs, data.puzzle[part], symmetries[restart], views, rows)
             if restart and noise:
-                z_H = restart_noise(z_H, noise, restart, part.start, 0)
-                z_L = restart_noise(z_L, noise, restart, part.start, 1)
+                states.z_H = restart_noise(states.z_H, noise, restart, part.start, 0)
+                states.z_L = restart_noise(states.z_L, noise, restart, part.start, 1)
             for _ in range(depth):
-                z_H, z_L, logits, halt = net.step(z_H, z_L, x)
+                logits, halt = states.step()
                 wait()  # makes each step one XLA program, instead of all steps of all restarts
-            answers.append(symmetries[restart].undo(logits[:, :count].argmax(-1).t().to(torch.uint8)))
-            halts.append(halt[:count].float())
+            answers.append(states.answers(logits))
+            halts.append(halt.float())
             k = restart + 1
             if k in result.best:
                 answers_KBS, halts_KB = torch.stack(answers), torch.stack(halts)
                 indices = chosen(answers_KBS, halts_KB, labels, result.oracle[k].ignore)
                 for scores, index_B in zip((result.best, result.majority, result.oracle), indices):
-                    taken = answers_KBS[index_B, torch.arange(count, device=x.device)]
+                    taken = answers_KBS[index_B, torch.arange(count, device=inputs.device)]
                     scores[k].add_answers(taken, inputs, labels, depth)
                 wait()
                 result.seconds[k] += time.perf_counter() - started

@@ -14,7 +14,8 @@ import torch
 
 from trm.data.progress import Progress
 from trm.errors import UserError
-from trm.evaluation.symmetry import restart_symmetries
+from trm.evaluation.passes import Pass
+from trm.evaluation.symmetry import random_views, restart_symmetries
 from trm.model.inference import InferenceNetwork
 from trm.study.records import WEIGHTS
 from trm.study.schema import DataConfig
@@ -25,6 +26,8 @@ from trm.training.outputs import TrainedModel, load_weights
 
 DEEPER = 4
 """Steps by default: this many times as many as in training."""
+VIEW_STEPS = 8
+"""Steps after which the order of the cells changes (docs/results.md, view_steps)."""
 
 
 class Solved(NamedTuple):
@@ -148,7 +151,8 @@ def solve(
     restarts: int = 1,
     name: str = "solving",
 ) -> Solved:
-    """Solve puzzles, uint8 [B, S]. All restarts but the first see them under a random symmetry.
+    """Solve puzzles, uint8 [B, S]. All restarts but the first see them under a random symmetry, and within each the
+    order of the cells changes after every `VIEW_STEPS` steps.
 
     The rules, not the model, decide when to stop: a puzzle is done at its first valid answer. `name`: for progress.
     """
@@ -164,18 +168,18 @@ def solve(
     )
     size = net.batch_rows(geometry.cells + net.arch.puzzle_tokens)
     boxes = DataConfig(box_rows=geometry.box_rows, box_cols=geometry.box_cols)
+    views = random_views(boxes, VIEW_STEPS, steps)
     for start, symmetry in enumerate(restart_symmetries(boxes, restarts)):
         left = np.flatnonzero(~solved.right)
         for first in range(0, len(left), size):
             batch = left[first : first + size]  # later only those that are not solved yet
             tokens = torch.from_numpy(questions[batch] + 1).to(device)
-            x = net.embed(symmetry.apply(tokens), torch.zeros(len(batch), dtype=torch.int32, device=device))
-            z_H, z_L = net.start(len(batch), len(x))
+            one = torch.zeros(len(batch), dtype=torch.int32, device=device)
+            states = Pass(net, tokens, one, symmetry, views)
             history: list[np.ndarray] = []
             for step in range(1, steps + 1):
-                z_H, z_L, logits, halt = net.step(z_H, z_L, x)
-                tokens = symmetry.undo(logits.argmax(-1).t().to(torch.uint8))
-                answers = np.maximum(tokens.cpu().numpy(), 1) - 1
+                logits, halt = states.step()
+                answers = np.maximum(states.answers(logits).cpu().numpy(), 1) - 1
                 if batch[0] == 0:
                     history.append(answers[0])
                 logit = halt.float().cpu().numpy()
@@ -196,8 +200,8 @@ def solve(
                 if not len(kept):
                     break
                 if 2 * len(kept) <= len(batch):
-                    batch, rows = batch[kept], torch.from_numpy(kept).to(device)
-                    z_H, z_L, x = (state[:, rows] for state in (z_H, z_L, x))
+                    batch = batch[kept]
+                    states.keep(torch.from_numpy(kept).to(device))
     progress.close(restarts * count)
     return solved
 

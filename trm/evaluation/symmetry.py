@@ -1,4 +1,4 @@
-"""Random symmetries of a task's rules, under which restarts see a puzzle.
+"""Random symmetries of a task's rules, under which restarts, and the parts of one pass, see a puzzle.
 
 A model is not equivariant: it reads the same puzzle differently under each symmetry, so that each is another attempt.
 
@@ -53,9 +53,39 @@ def restart_symmetries(config: DataConfig, restarts: int, noise: float = 0.0) ->
     identity = Symmetry(np.arange(shape.vocab_size, dtype=np.uint8), np.arange(shape.seq_len, dtype=np.int16))
     if noise:
         return [identity] * restarts
-    maps = task_of(config.task).symmetries(
-        config, rng.key(rng.root_key(0, "restart"), np.arange(1, restarts))
-    )
+    return [identity, *_drawn(config, "restart", restarts - 1)]
+
+
+class Views(NamedTuple):
+    """Orders of the cells in which one pass sees a puzzle, one after another."""
+
+    steps: int
+    """Supervision steps with each of them; the first ones see the puzzle as it is."""
+    cells: list[np.ndarray]
+    """Source of each cell, int64 [S]; after the last comes the first of the list."""
+
+    def at(self, taken: int) -> np.ndarray | None:
+        """The new order after `taken` steps; None: it stays."""
+        turn, since = divmod(taken, self.steps)
+        return None if since or not turn else self.cells[(turn - 1) % len(self.cells)]
+
+
+def random_views(config: DataConfig, steps: int, most: int) -> Views | None:
+    """A view for each `steps` supervision steps of a pass of at most `most`, the same for every puzzle; None: `steps`
+    is 0, or the pass ends before the second view.
+
+    Raises:
+        UserError: the task has no symmetries.
+    """
+    if not steps or most <= steps:
+        return None
+    drawn = _drawn(config, "view", (most - 1) // steps)
+    return Views(steps, [symmetry.cells.astype(np.int64) for symmetry in drawn])
+
+
+def _drawn(config: DataConfig, purpose: str, count: int) -> list[Symmetry]:
+    """Random symmetries, of which more begin with the same ones. UserError: the task has none."""
+    maps = task_of(config.task).symmetries(config, rng.key(rng.root_key(0, purpose), np.arange(1, count + 1)))
     if maps is None:
         raise UserError(NO_SYMMETRIES.format(config.task))
-    return [identity, *map(Symmetry, *maps)]
+    return list(map(Symmetry, *maps))

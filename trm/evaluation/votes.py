@@ -12,7 +12,7 @@ import torch
 from trm.backends.base import Backend
 from trm.data import rng
 from trm.data.dataset import PuzzleSet
-from trm.evaluation.policies import pad_rows
+from trm.evaluation.passes import pad_rows
 from trm.model.inference import InferenceNetwork
 from trm.study.tasks import spec_of
 from trm.tasks.arc.arc import decode

@@ -182,7 +182,8 @@ def check_baseline(figure: Figure, experiments: Sequence[ResolvedExperiment], wh
 
 def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
     """Refuse an experiment with a data set of more puzzles than its pool can hold, or with a mean of more snapshots
-    than a run takes, or with restarts that would all be equal. UserError: names the experiment and the numbers."""
+    than a run takes, or with restarts or views that would all be equal. UserError: names the experiment and the
+    numbers."""
     for point in experiment.points:
         config, measured = point.runs[0].config, point.evaluation
         sentence = too_many(config.data)
@@ -191,7 +192,8 @@ def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
                 f"evaluation.average={measured.average} must be at least 1 and at most training.snapshots="
                 f"{config.training.snapshots}"
             )
-        if measured.restarts and not measured.noise and not spec_of(config.data.task).symmetric:
+        symmetric = (measured.restarts and not measured.noise) or measured.view_steps
+        if symmetric and not spec_of(config.data.task).symmetric:
             sentence = NO_SYMMETRIES.format(config.data.task)
         if sentence:
             raise UserError(f"{where}: experiment {experiment.name}, point {point.label}: {sentence}")

@@ -146,17 +146,35 @@ function trmEngine(scope) {
     return x.map((value, i) => Math.sqrt(width) * (position ? (value + position.values[i]) * Math.sqrt(0.5) : value));
   }
 
+  /** The tokens of a state with its cells in another order: `order` has the old place of each. */
+  function moved(z, order, tokens, width) {
+    const out = z.slice();
+    order.forEach((from, to) => {
+      out.set(z.subarray((tokens + from) * width, (tokens + from + 1) * width), (tokens + to) * width);
+    });
+    return out;
+  }
+
   /** Every supervision step of every restart, until an answer keeps the rules. Each restart sees the puzzle under a
-   * symmetry; its frames are as if it had not. */
+   * symmetry, and its cells in another order every few steps; its frames are as if it had not. */
   function* frames({ source, question, steps, restarts }) {
     const w = decode(source), width = w["embed.weight"].columns, length = source.puzzleTokens + source.cells;
     const update = (z) => stack(z, w, source.layers, length, width);
     for (let start = 0; start < restarts; start++) {
       const { values, cells } = source.symmetries[start];
-      const place = (seen) => seen.reduce((all, value, i) => ((all[cells[i]] = value), all), []);
-      const x = embed(cells.map((cell) => values[question[cell]]), w, source, width);
+      let seen = cells; // the puzzle's cell in each place
+      const place = (shown) => shown.reduce((all, value, i) => ((all[seen[i]] = value), all), []);
+      const see = () => embed(seen.map((cell) => values[question[cell]]), w, source, width);
+      let x = see();
       let [zH, zL] = ["h_init", "l_init"].map((name) => x.map((_, i) => w[name].values[i % width]));
       for (let step = 1; step <= steps; step++) {
+        if (step > 1 && (step - 1) % source.viewSteps === 0) {
+          const view = source.views[((step - 1) / source.viewSteps - 1) % source.views.length];
+          const next = view.map((cell) => cells[cell]), order = next.map((cell) => seen.indexOf(cell));
+          [zH, zL] = [zH, zL].map((z) => moved(z, order, source.puzzleTokens, width));
+          seen = next;
+          x = see();
+        }
         for (let round = 0; round < source.hCycles; round++) {
           const inject = sum(zH, x);
           for (let cycle = 0; cycle < source.lCycles; cycle++) zL = update(sum(zL, inject));

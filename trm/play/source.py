@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from trm.errors import UserError
-from trm.evaluation.solve import DEEPER, geometry_of
-from trm.evaluation.symmetry import restart_symmetries
+from trm.evaluation.solve import DEEPER, VIEW_STEPS, geometry_of
+from trm.evaluation.symmetry import random_views, restart_symmetries
 from trm.study.records import WEIGHTS
 from trm.study.tasks import spec_of
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
@@ -53,6 +53,8 @@ def runs_in_page(trained: TrainedModel) -> bool:
 def source(name: str, trained: TrainedModel) -> dict[str, Any]:
     """One model: sizes, `shapes` [name, rows, columns] in the order of `data`, halt head, symmetries of restarts."""
     model, geometry = trained.config.model, geometry_of(trained)
+    steps = DEEPER * model.halt_max_steps
+    views = random_views(trained.config.data, VIEW_STEPS, steps)
     weights = trained.weights("ema")
     halt = {"weight": weights.pop("halt.weight")[0].tolist(), "bias": weights.pop("halt.bias")[0].item()}
     vectors = {key: trained.tensors[f"buffers.{key}"] for key in ("h_init", "l_init")}
@@ -70,7 +72,9 @@ def source(name: str, trained: TrainedModel) -> dict[str, Any]:
         "hCycles": model.h_cycles,
         "lCycles": model.l_cycles,
         "puzzleTokens": model.puzzle_tokens,
-        "steps": DEEPER * model.halt_max_steps,
+        "steps": steps,
+        "viewSteps": VIEW_STEPS,
+        "views": [cells.tolist() for cells in views.cells] if views else [],
         "halt": halt,
         "symmetries": [
             {"values": (symmetry.tokens[1:] - 1).tolist(), "cells": symmetry.cells.tolist()}

@@ -378,6 +378,9 @@ class EvaluationConfig(Section):
     noise: NonNegative = 0.0
     """Standard deviation of the noise added to the initial state of all restarts except the first; 0: they see the
     puzzle under random symmetries of its rules instead."""
+    view_steps: Whole = 0
+    """Supervision steps after which the network sees the cells of puzzle and state in another order that keeps the
+    task's rules; 0: never."""
     copies: Whole | None = None
     """ARC: augmented copies of each test input that vote besides the original; null: all that were trained."""
     train_puzzles: Whole = 1000
@@ -388,6 +391,15 @@ class EvaluationConfig(Section):
     """Supervision steps of restarts, votes and traces; null: the model's halt_max_steps."""
     traces: Whole = 4
     """Test puzzles whose answer after each supervision step is saved, for the step-by-step figure."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EvaluationConfig:
+        if self.confident and self.view_steps:
+            raise ValueError(
+                f"view_steps={self.view_steps} cannot be measured together with confident, whose rows are each at a "
+                "step of their own: leave one out"
+            )
+        return self
 
 
 class RuntimeConfig(Section):

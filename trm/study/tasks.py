@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 from trm.study.schema import TASKS, DataConfig
 
-NO_SYMMETRIES = "{} has no symmetries for restarts: give evaluation.noise, or no evaluation.restarts"
+NO_SYMMETRIES = (
+    "{} has no symmetries for restarts and views: give evaluation.noise, or no evaluation.restarts, and no "
+    "evaluation.view_steps"
+)
 
 
 @dataclass(frozen=True)

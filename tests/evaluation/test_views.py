@@ -1,0 +1,125 @@
+"""Passes that change the order of the cells every few steps."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.conftest import config, train
+from trm.backends.cpu.device import CpuBackend
+from trm.errors import UserError
+from trm.evaluation.evaluate import Evaluation
+from trm.evaluation.passes import Pass
+from trm.evaluation.symmetry import random_views, restart_symmetries
+from trm.study.reading import config_argument
+from trm.study.schema import DataConfig, EvaluationConfig
+from trm.training.dataset import Dataset
+from trm.training.outputs import load_weights
+
+
+@pytest.fixture(scope="module", params=["mlp", "attention", "learned"])
+def measured(request, dataset_folder, tmp_path_factory):
+    """A model of each kind; attention without positions treats all places alike."""
+    kinds = {
+        "mlp": {},
+        "attention": {"mixer": "attention", "heads": 2, "position": "none"},
+        "learned": {"mixer": "attention", "heads": 2, "position": "learned"},
+    }
+    run = config(kinds[request.param], {"steps": 20, "batch_size": 32, "lr": 3e-3})
+    root = tmp_path_factory.mktemp(request.param)
+    train(run, dataset_folder, root)
+    trained = load_weights(root / "run")
+    return request.param, Evaluation(trained, Dataset(dataset_folder), EvaluationConfig(), CpuBackend())
+
+
+def logits_of(measured, data, steps, symmetry=None, views=None):
+    states = Pass(measured.net, data.inputs, data.puzzle, symmetry, views)
+    with torch.no_grad():
+        return torch.stack([states.step()[0] for _ in range(steps)])
+
+
+def test_a_state_moves_with_its_cells(measured):
+    kind, measured = measured
+    data = measured.dataset.originals("test", measured.backend)
+    views = random_views(measured.trained.config.data, 2, 7)
+    symmetry = restart_symmetries(measured.trained.config.data, 2)[1]
+    for start in (None, symmetry):
+        plain, seen = (logits_of(measured, data, 7, start, each) for each in (None, views))
+        if kind == "attention":
+            torch.testing.assert_close(seen, plain, atol=1e-4, rtol=1e-4)
+        else:
+            assert torch.equal(seen[:2], plain[:2])
+            assert all((seen[step] - plain[step]).abs().max() > 1e-3 for step in range(2, 7))
+
+
+def test_a_view_is_a_pass_on_the_moved_puzzle(measured):
+    """By hand: the states after two steps, put into the order of the second view, then into that of the third."""
+    _, measured = measured
+    net, data = measured.net, measured.dataset.originals("test", measured.backend)
+    views = random_views(measured.trained.config.data, 2, 6)
+    wanted = []
+    with torch.no_grad():
+        x = net.embed(data.inputs, data.puzzle)
+        z_H, z_L = net.start(len(data.inputs), len(x))
+        place = np.arange(data.inputs.shape[1])
+        for cells in (place, *views.cells):
+            old, tokens = np.argsort(place)[cells], net.arch.puzzle_tokens
+            order = torch.from_numpy(np.concatenate([np.arange(tokens), tokens + old]))
+            z_H, z_L, place = z_H[order], z_L[order], cells
+            x = net.embed(data.inputs[:, torch.from_numpy(cells)], data.puzzle)
+            for _ in range(2):
+                z_H, z_L, logits, _ = net.step(z_H, z_L, x)
+                wanted.append(logits[torch.from_numpy(np.argsort(cells))])
+    assert torch.equal(logits_of(measured, data, 6, None, views), torch.stack(wanted))
+
+
+def test_rows_that_stay_go_on_unchanged(measured):
+    _, measured = measured
+    data = measured.dataset.originals("test", measured.backend)
+    views, rows = random_views(measured.trained.config.data, 1, 5), torch.tensor([1, 4, 5])
+    states = Pass(measured.net, data.inputs, data.puzzle, None, views)
+    with torch.no_grad():
+        states.step()
+        states.keep(rows)
+        found = [states.step()[0] for _ in range(4)]
+    torch.testing.assert_close(torch.stack(found), logits_of(measured, data, 5, None, views)[1:, :, rows])
+
+
+def test_evaluations_record_what_views_change(measured):
+    kind, measured = measured
+    options = {"unroll": (1, 4), "restarts": (2,), "steps": 4, "traces": 2}
+    results = []
+    for steps in (0, 1):
+        measured.evaluation, measured.results = EvaluationConfig(**options, view_steps=steps), []
+        measured.depths, measured.steps = (1, 4), 4
+        measured.views = measured._views(4)
+        found = measured.run()
+        assert found["evaluation"]["view_steps"] == steps
+        results.append({(r["policy"], r["steps"], r["split"]): r["cross_entropy"] for r in found["results"]})
+    plain, seen = results
+    assert seen["fixed", 1, "test"] == plain["fixed", 1, "test"]
+    if kind != "attention":
+        assert seen["fixed", 4, "test"] != plain["fixed", 4, "test"]
+
+
+def test_views_are_random_orders_that_keep_the_rules():
+    data = DataConfig(box_rows=3, box_cols=3)
+    assert random_views(data, 0, 64) is None
+    assert random_views(data, 8, 8) is None
+    views = random_views(data, 8, 64)
+    assert len(views.cells) == 7
+    assert [sorted(cells.tolist()) == list(range(81)) for cells in views.cells] == [True] * 7
+    assert len({cells.tobytes() for cells in views.cells}) == 7
+    longer = random_views(data, 8, 128)  # begins with the same ones
+    assert all(np.array_equal(*pair) for pair in zip(views.cells, longer.cells))
+    starts = [at for at in range(100) if views.at(at) is not None]
+    assert starts == [*range(8, 100, 8)]
+    assert views.at(64) is views.cells[0]
+
+
+def test_what_has_no_views_is_refused_in_one_sentence():
+    with pytest.raises(
+        UserError, match=r"arc has no symmetries for restarts and views: .* no evaluation\.view_steps"
+    ):
+        random_views(DataConfig(task="arc", source="generate", arc_side=6), 2, 4)
+    with pytest.raises(UserError, match="view_steps=2 cannot be measured together with confident"):
+        config_argument(EvaluationConfig, '{"confident": true, "view_steps": 2}', "--evaluation")

@@ -1,0 +1,89 @@
+"""One pass of supervision steps over a batch: its states, and how the network sees the puzzles.
+
+A state says something of each cell in numbers that mean the same in every cell. So it can be moved with the cells when
+their order changes in the middle of a pass, and the network, which treats each place by other weights, goes on with
+errors of another kind.
+
+Shapes: B puzzles, L tokens, S cells, D width, V symbols.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trm.evaluation.symmetry import Symmetry, Views
+from trm.model.inference import InferenceNetwork
+
+
+def pad_rows(net: InferenceNetwork, x_LBD: Tensor, rows: int = 0) -> Tensor:
+    """With several devices, pad the embeddings with zeros so that they can be sharded, and to at least `rows` rows, so
+    that a smaller last batch reuses the program."""
+    if net.multiple == 1:
+        return x_LBD
+    count = x_LBD.shape[1]
+    return F.pad(x_LBD, (0, 0, 0, max(rows, count + -count % net.multiple) - count))
+
+
+class Pass:
+    """States of a batch from the start states on.
+
+    Args:
+        inputs, puzzle: symbols [B, S] and puzzle-table rows [B].
+        symmetry: of cells and symbols, under which all steps see the puzzles.
+        views: orders of the cells on top of it.
+        rows: pad the batch to at least this many, see `pad_rows`.
+    """
+
+    def __init__(
+        self,
+        net: InferenceNetwork,
+        inputs: Tensor,
+        puzzle: Tensor,
+        symmetry: Symmetry | None = None,
+        views: Views | None = None,
+        rows: int = 0,
+    ):
+        self._net, self._puzzle, self._symmetry, self._views, self._rows = net, puzzle, symmetry, views, rows
+        self._inputs = inputs if symmetry is None else symmetry.apply(inputs)
+        self._cells: np.ndarray | None = None
+        self._taken = 0
+        self._x = self._embed(self._inputs)
+        self.z_H, self.z_L = net.start(self._x.shape[1], len(self._x))
+
+    def step(self) -> tuple[Tensor, Tensor]:
+        """Take one supervision step: answer logits [S, B, V] in the order of cells of the start, halt logits [B]."""
+        if self._views and (cells := self._views.at(self._taken)) is not None:
+            self._turn(cells)
+        self._taken += 1
+        self.z_H, self.z_L, logits, halt = self._net.step(self.z_H, self.z_L, self._x)
+        if self._cells is not None:
+            logits = logits[self._index(self._cells.argsort())]
+        count = len(self._inputs)
+        return logits[:, :count], halt[:count]
+
+    def answers(self, logits: Tensor) -> Tensor:
+        """The puzzles' answers, uint8 [B, S], by the logits of a step."""
+        symbols = logits.argmax(-1).t().to(torch.uint8)
+        return symbols if self._symmetry is None else self._symmetry.undo(symbols)
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows alone."""
+        self._inputs, self._puzzle = self._inputs[rows], self._puzzle[rows]
+        self.z_H, self.z_L, self._x = (state[:, rows] for state in (self.z_H, self.z_L, self._x))
+
+    def _embed(self, inputs: Tensor) -> Tensor:
+        return pad_rows(self._net, self._net.embed(inputs, self._puzzle), self._rows)
+
+    def _turn(self, cells: np.ndarray) -> None:
+        """Put the cells of puzzles and states in another order."""
+        moved = cells if self._cells is None else self._cells.argsort()[cells]
+        first = self._net.arch.puzzle_tokens
+        tokens = self._index(np.concatenate([np.arange(first), first + moved]))
+        self.z_H, self.z_L, self._cells = self.z_H[tokens], self.z_L[tokens], cells
+        self._x = self._embed(self._inputs[:, self._index(cells)])
+
+    def _index(self, order: np.ndarray) -> Tensor:
+        return torch.from_numpy(order).to(self._inputs.device)
