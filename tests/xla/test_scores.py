@@ -19,7 +19,7 @@ from tests.evaluation.test_evaluate import spread_halting
 from tests.xla.steps import config
 from trm.backends.registry import open_backend
 from trm.evaluation import policies
-from trm.evaluation.symmetry import restart_symmetries
+from trm.evaluation.symmetry import random_views, restart_symmetries
 from trm.model import inference
 from trm.training.dataset import Dataset
 from trm.model.scores import Score
@@ -60,13 +60,15 @@ net.step = counted
 inference.inference_batch = lambda *_: 4  # several batches, the last one short
 new_score = lambda: Score(backend.device, sizes.ignore, 1)
 compilations = getattr(backend, "compilations", int)
-def fixed(depth):
+def fixed(depth, view_steps=0):
     before = compilations()
-    found = policies.fixed(net, test, (depth,), new_score, backend.synchronize)
+    views = random_views(run.data, view_steps, depth)
+    found = policies.fixed(net, test, (depth,), new_score, backend.synchronize, views)
     score = found.depths[depth].score.result(backend)
     return {"score": [score["puzzles"], score["cross_entropy"]], "rows": list(found.answers.shape),
             "halt": found.halt_logits.tolist(), "compiled": compilations() - before}
 fixed_scores = [fixed(depth) for depth in (4, 4, 9)]
+viewed = [fixed(depth, 2) for depth in (6, 10)]
 symmetries = restart_symmetries(run.data, 3)
 restarts = policies.restarts(net, test, 2, (1, 3), 0.0, symmetries, new_score, backend.synchronize).best
 net.step = step
@@ -83,7 +85,7 @@ stopping = [confident(depth) for depth in (6, 6, 9)]
 print(json.dumps({
     "score": score, "shared": shared, "fixed": fixed_scores,
     "restarts": [restarts[k].result(backend)["puzzles"] for k in (1, 3)],
-    "batches": sorted(batches), "confident": stopping,
+    "viewed": viewed, "batches": sorted(batches), "confident": stopping,
 }))
 """
 
@@ -102,11 +104,14 @@ def test_puzzles_are_shared_out(tmp_path: Path):
     assert found["restarts"] == [27, 27]
     assert found["batches"] == [16]  # four rows a device; the last batch is filled up
     assert plain["batches"] == [3, 4]
-    for one, other in zip(plain["fixed"], found["fixed"], strict=True):
+    everything = ([*result["fixed"], *result["viewed"]] for result in (plain, found))
+    for one, other in zip(*everything, strict=True):
         assert other["score"] == pytest.approx(one["score"], rel=1e-3)
         assert other["rows"] == [27, 16]
         assert other["halt"] == pytest.approx(one["halt"], abs=1e-3)
     assert found["fixed"][2]["compiled"] == 0  # a deeper evaluation runs the same programs more often
+    assert found["viewed"][1]["compiled"] == 0  # nor does another order of the cells
+    assert found["viewed"][0]["halt"] != found["fixed"][0]["halt"]
     for one, other in zip(plain["confident"], found["confident"], strict=True):
         assert 1 < one["steps"] < 9
         assert other["steps"] == pytest.approx(one["steps"])
