@@ -68,7 +68,7 @@ def fixed(depth, view_steps=0):
     return {"score": [score["puzzles"], score["cross_entropy"]], "rows": list(found.answers.shape),
             "halt": found.halt_logits.tolist(), "compiled": compilations() - before}
 fixed_scores = [fixed(depth) for depth in (4, 4, 9)]
-viewed = [fixed(depth, 2) for depth in (6, 10)]
+viewed = [fixed(depth, 1) for depth in (4, 5)]
 symmetries = restart_symmetries(run.data, 3)
 restarts = policies.restarts(net, test, 2, (1, 3), 0.0, symmetries, new_score, backend.synchronize).best
 net.step = step
@@ -111,7 +111,7 @@ def test_puzzles_are_shared_out(tmp_path: Path):
         assert other["halt"] == pytest.approx(one["halt"], abs=1e-3)
     assert found["fixed"][2]["compiled"] == 0  # a deeper evaluation runs the same programs more often
     assert found["viewed"][1]["compiled"] == 0  # nor does another order of the cells
-    assert found["viewed"][0]["halt"] != found["fixed"][0]["halt"]
+    assert plain["viewed"][0]["score"] != plain["fixed"][0]["score"]
     for one, other in zip(plain["confident"], found["confident"], strict=True):
         assert 1 < one["steps"] < 9
         assert other["steps"] == pytest.approx(one["steps"])
