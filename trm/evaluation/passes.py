@@ -1,8 +1,7 @@
 """One pass of supervision steps over a batch: its states, and how the network sees the puzzles.
 
-A state says something of each cell in numbers that mean the same in every cell. So it can be moved with the cells when
-their order changes in the middle of a pass, and the network, which treats each place by other weights, goes on with
-errors of another kind.
+The token mixer has weights for each place, but a state's numbers mean the same in every place. So a state can follow
+its cells into another order in the middle of a pass, and the network goes on with other errors.
 
 Shapes: B puzzles, L tokens, S cells, D width, V symbols.
 """

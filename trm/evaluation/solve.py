@@ -174,8 +174,8 @@ def solve(
         for first in range(0, len(left), size):
             batch = left[first : first + size]  # later only those that are not solved yet
             tokens = torch.from_numpy(questions[batch] + 1).to(device)
-            one = torch.zeros(len(batch), dtype=torch.int32, device=device)
-            states = Pass(net, tokens, one, symmetry, views)
+            puzzle = torch.zeros(len(batch), dtype=torch.int32, device=device)
+            states = Pass(net, tokens, puzzle, symmetry, views)
             history: list[np.ndarray] = []
             for step in range(1, steps + 1):
                 logits, halt = states.step()
