@@ -123,7 +123,7 @@ SEARCH = """(() => {
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "count"), [("sudoku6", 100), ("sudoku9", 60), ("sudoku9_hard", 40)])
 def test_the_page_finds_what_solve_finds(name, count, file, window, capsys):
-    """Verdict, restart, step and answer are equal, halt logits of solved puzzles to rounding, through two views."""
+    """Verdicts are equal; of solved puzzles restart, step and answer too, halt logits to rounding. Two views."""
     if not (MODELS / name).exists():
         pytest.skip("no such model")
     questions = puzzles(name, count)
@@ -131,14 +131,16 @@ def test_the_page_finds_what_solve_finds(name, count, file, window, capsys):
     script = re.sub("|".join(values), lambda word: json.dumps(values[word[0]]), SEARCH)
     window.open(file)
     found, wanted = window.run(script), reference(name, questions, 12, 2)
-    assert [row[:4] for row in found] == [row[:4] for row in wanted]
+    assert [row[0] for row in found] == [row[0] for row in wanted]
     solved = [i for i, row in enumerate(found) if row[0]]  # where rounding is not amplified from step to step
+    assert [found[i][:4] for i in solved] == [wanted[i][:4] for i in solved]
     np.testing.assert_allclose([found[i][4] for i in solved], [wanted[i][4] for i in solved], atol=0.02)
     assert any(found[i][2] > VIEW_STEPS for i in solved)
     options = ["--model", str(MODELS / name), "--steps", "12", "--restarts", "2", "--threads", "1"]
     for question, row in zip(questions[:10], found, strict=False):
         assert main(["solve", to_text(question), *options]) == (0 if row[0] else 1)
-        assert to_text(np.array(row[3], np.uint8)) in capsys.readouterr().out.splitlines()
+        printed = capsys.readouterr().out.splitlines()
+        assert not row[0] or to_text(np.array(row[3], np.uint8)) in printed
 
 
 @pytest.mark.full
