@@ -87,18 +87,22 @@ def test_rows_that_stay_go_on_unchanged(measured):
 def test_evaluations_record_what_views_change(measured):
     kind, measured = measured
     options = {"unroll": (1, 4), "restarts": (2,), "steps": 4, "traces": 2}
-    results = []
+    results, halts = [], []
     for steps in (0, 1):
-        measured.evaluation, measured.results = EvaluationConfig(**options, view_steps=steps), []
-        measured.depths, measured.steps = (1, 4), 4
-        measured.views = measured._views(4)
-        found = measured.run()
+        wanted = EvaluationConfig(**options, view_steps=steps)
+        found = Evaluation(measured.trained, measured.dataset, wanted, measured.backend).run()
         assert found["evaluation"]["view_steps"] == steps
-        results.append({(r["policy"], r["steps"], r["split"]): r["cross_entropy"] for r in found["results"]})
+        results.append({(r["policy"], r["steps"], r["split"]): r for r in found["results"]})
+        halts.append([trace["halt"] for trace in found["traces"]])
     plain, seen = results
-    assert seen["fixed", 1, "test"] == plain["fixed", 1, "test"]
+    same = ("fixed", 1, "test")
+    assert seen[same]["cross_entropy"] == plain[same]["cross_entropy"]
     if kind != "attention":
-        assert seen["fixed", 4, "test"] != plain["fixed", 4, "test"]
+        for other in (("fixed", 4, "test"), ("fixed", 4, "train")):
+            assert seen[other]["cross_entropy"] != plain[other]["cross_entropy"]
+        assert seen["restarts", 4, "test"]["accuracy"] != plain["restarts", 4, "test"]["accuracy"]
+        assert [row[0] for row in halts[1]] == [row[0] for row in halts[0]]
+        assert halts[1] != halts[0]
 
 
 def test_views_are_random_orders_that_keep_the_rules():

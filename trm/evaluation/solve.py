@@ -27,7 +27,7 @@ from trm.training.outputs import TrainedModel, load_weights
 DEEPER = 4
 """Steps by default: this many times as many as in training."""
 VIEW_STEPS = 8
-"""Steps after which the order of the cells changes (docs/results.md, view_steps)."""
+"""Steps after which the order of the cells changes (docs/results.md, views)."""
 
 
 class Solved(NamedTuple):

@@ -51,7 +51,7 @@ def runs_in_page(trained: TrainedModel) -> bool:
 
 
 def source(name: str, trained: TrainedModel) -> dict[str, Any]:
-    """One model: sizes, `shapes` [name, rows, columns] in the order of `data`, halt head, symmetries of restarts."""
+    """One model: sizes, `shapes` [name, rows, columns] in the order of `data`, halt head, symmetries, views."""
     model, geometry = trained.config.model, geometry_of(trained)
     steps = DEEPER * model.halt_max_steps
     views = random_views(trained.config.data, VIEW_STEPS, steps)
