@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
@@ -141,13 +142,13 @@ class Cluster:
         munge = self.folder / "munge"
         options = [f"--{name}-file={munge / name}" for name in ("key", "pid", "log", "seed")]
         self._start("munged", "--foreground", "--force", f"--socket={munge / 'socket'}", *options)
-        self._wait(lambda: (munge / "socket").exists(), "munged did not start")
+        self.wait(lambda: (munge / "socket").exists(), "munged did not start")
         if self.accounting:
             self._start_records()
         self.start_controller()
         for node in NODES:
             self.start_node(node)
-        self._wait(lambda: self.state() == "idle", "the nodes did not come up")
+        self.wait(lambda: self.state() == "idle", "the nodes did not come up")
 
     def start_node(self, node: str) -> None:
         """Start a node's slurmd."""
@@ -164,6 +165,15 @@ class Cluster:
                 if "slurmstepd" in Path(f"/proc/{parent}/comm").read_text():
                     os.kill(parent, signal.SIGKILL)
                 os.kill(number, signal.SIGKILL)
+
+    @contextmanager
+    def frozen_node(self, node: str) -> Iterator[None]:
+        """A node whose slurmd does not answer meanwhile."""
+        self._processes[node].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._processes[node].send_signal(signal.SIGCONT)
 
     def kill_worker(self, node: str) -> None:
         """Kill the worker of a run that trains on a node."""
@@ -194,7 +204,7 @@ class Cluster:
             *("--bind-address=127.0.0.1", f"--port={self._database_port}", f"--pid-file={folder}/pid"),
         )
         sql = "create user slurm@'%' identified by 'slurm'; grant all on records.* to slurm@'%'"
-        self._wait(
+        self.wait(
             lambda: (
                 subprocess.run(
                     ["mariadb", "--no-defaults", "-uroot", where, "-e", sql], capture_output=True
@@ -208,7 +218,7 @@ class Cluster:
         path.write_text(RECORDER.format(port=self._port, database_port=self._database_port, **names))
         path.chmod(0o600)
         self._start("slurmdbd", "-D")
-        self._wait(lambda: not self._try("sacctmgr", "-n", "list", "cluster"), "slurmdbd did not answer")
+        self.wait(lambda: not self._try("sacctmgr", "-n", "list", "cluster"), "slurmdbd did not answer")
         for words in (
             ("cluster", "test"),
             ("account", "lab", "cluster=test"),
@@ -222,7 +232,7 @@ class Cluster:
     def start_controller(self, *options: str) -> None:
         """Start slurmctld and wait until it answers."""
         self._start("slurmctld", "-D", "-f", str(self.configuration), *options)
-        self._wait(lambda: "is UP" in self.run("scontrol", "ping", check=False), "slurmctld did not answer")
+        self.wait(lambda: "is UP" in self.run("scontrol", "ping", check=False), "slurmctld did not answer")
 
     def end_controller(self) -> None:
         """End slurmctld; it saves its state."""
@@ -272,7 +282,7 @@ class Cluster:
                 self.start_node(node)
         if self.state() != "idle":
             self.run("scontrol", "update", "nodename=n[0-1]", "state=resume", check=False)
-        self._wait(lambda: self.state() == "idle", "the nodes are not idle")
+        self.wait(lambda: self.state() == "idle", "the nodes are not idle")
 
     def state(self) -> str:
         """The states of the nodes, such as `idle` if both are."""
@@ -301,7 +311,8 @@ class Cluster:
                 stderr=subprocess.STDOUT,
             )
 
-    def _wait(self, ready, problem: str) -> None:
+    def wait(self, ready: Callable[[], object], problem: str) -> None:
+        """Wait until a condition holds."""
         deadline = time.monotonic() + 180
         while not ready():
             if time.monotonic() > deadline:

@@ -3,6 +3,7 @@
 import re
 
 from tests.slurm.conftest import Study
+from trm.pipeline.slurm import requeue
 
 LONG = 1_000_000
 
@@ -70,6 +71,23 @@ def test_slurm_takes_a_job_back_after_preemption_a_drain_and_the_death_of_a_node
         if take is drain:
             cluster.run("scontrol", "update", f"nodename={node}", "state=resume")
     assert cluster.show(job)["JobState"] == "RUNNING"
+
+
+def test_a_job_goes_back_while_a_signal_is_on_its_way_to_it(cluster, monkeypatch):
+    for name in ("PATH", "SLURM_CONF"):
+        monkeypatch.setenv(name, cluster.environment[name])
+    cluster.ready()
+    job = cluster.run("sbatch", "--parsable", "--wrap=sleep 600", "--output=/dev/null")
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    cluster.wait(lambda: cluster.steps(job), "the job did not start")
+    said = []
+    with cluster.frozen_node(cluster.show(job)["BatchHost"]):
+        cluster.run("scancel", "--batch", "--signal=CONT", job)
+        cluster.wait(lambda: cluster.jobs()[job] == "SIGNALING", "no signal is on its way")
+        requeue(said.append)
+    assert said == [f"requeueing Slurm job {job}: its next start resumes the run"]
+    cluster.wait(lambda: cluster.show(job)["Restarts"] == "1", "the job was not requeued")
+    cluster.end_jobs()
 
 
 def test_array_tasks_at_their_limit_go_back_each(new_study):

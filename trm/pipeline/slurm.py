@@ -19,6 +19,8 @@ AWAY = re.compile(
 """Messages of Slurm's commands while slurmctld is unavailable."""
 PAUSE = 5.0
 """Seconds between two attempts to reach it."""
+RUNS = ("RUNNING", "SIGNALING")
+"""squeue's states of a job that runs; the second while a signal, such as a preemption's, is on its way to a node."""
 
 
 def stretch_minutes(limit: float) -> float:
@@ -56,7 +58,7 @@ def requeue(say: Callable[[str], object]) -> None:
     if not (job := job_id()):
         return
     state = _answer("squeue", "--noheader", "--jobs", job, "--format", "%T")
-    if state != "RUNNING":
+    if state not in RUNS:
         say(f"Slurm job {job} is {state.lower() or 'unknown to squeue'} and is not requeued")
         return
     say(f"requeueing Slurm job {job}: its next start resumes the run")
