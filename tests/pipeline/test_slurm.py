@@ -285,6 +285,14 @@ def test_a_retry_is_no_job_of_an_earlier_controller(executor, commands, tmp_path
     assert executor.submitted == {}
 
 
+@pytest.mark.parametrize(
+    ("state", "found"), [("SIGNALING", True), ("STAGE_OUT", True), ("TIMEOUT", False), ("PREEMPTED", False)]
+)
+def test_a_job_that_slurm_still_has_is_taken_over(executor, commands, tmp_path, state, found):
+    commands("squeue", f"7|{state}|{tmp_path}|small.train.a")
+    assert executor._find_earlier() == ({"train.a": "7"} if found else {})
+
+
 def test_the_tasks_of_an_array_are_known_though_no_answer_came(executor, commands, tmp_path):
     """Another thread may read the queue before sbatch returns, too."""
     (tmp_path / "sbatch").write_text(

@@ -32,7 +32,12 @@ from trm.pipeline.slurm import AWAY, query_environment
 
 FAILED = ("BOOT_FAIL", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 RETURNING = ("NODE_FAIL", "PREEMPTED")  # Slurm may put such a job back into the queue
-ALIVE = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "REQUEUED", "STOPPED")
+ENDED = (
+    "COMPLETED",
+    "CANCELLED",
+    *FAILED,
+    *RETURNING,
+)  # in all other states, SIGNALING too, Slurm still has the job
 FULL = re.compile(r"(Max|Grp)SubmitJob")
 STUCK = re.compile(
     r"held|PerJob|MaxMemPerLimit|Partition(Time|Node)Limit|BadConstraints|Invalid|NotAllowed|NeverSatisfied",
@@ -286,7 +291,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         for line in text.splitlines():
             number, state, folder, name = line.split("|", 3)
             made = name.removeprefix(f"{self.study}.")
-            if made == name or state not in ALIVE:
+            if made == name or state in ENDED:
                 continue
             if os.path.realpath(folder) != os.path.realpath(self.workflow.workdir_init):
                 continue
@@ -315,7 +320,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             state = (states or {}).get(info.external_jobid, "")
             changed |= info.aux.get("state", state) != state
             info.aux["state"] = state
-            if state in ALIVE or (states is None and not self._away_too_long()):
+            if (state and state not in ENDED) or (states is None and not self._away_too_long()):
                 info.aux.pop("unknown", None)
             problem = self._problem(info, state, states is not None)
             if problem is None:
@@ -363,7 +368,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             text = await asyncio.to_thread(_output, [*records, "--jobs", ",".join(missing)])
             # a job that has left the queue does not run, whatever the records say
             known = _table(text or "")
-            states |= {job: known[job] for job in missing if known.get(job) not in (None, *ALIVE)}
+            states |= {job: known[job] for job in missing if known.get(job) in ENDED}
         return states
 
     def _away_too_long(self) -> bool:
