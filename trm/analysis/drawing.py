@@ -106,16 +106,27 @@ def save(drawing: Drawing, out: str | Path, origin: Mapping[str, Any] | None = N
     about: dict[str, str | None] = {"Title": drawing.title, "Subject": subject, "Keywords": drawing.sentence}
     about |= {"Creator": "trm.analysis", "CreationDate": None, "ModDate": None}
     pdf, png = io.BytesIO(), io.BytesIO()
-    drawing.canvas.savefig(pdf, format="pdf", metadata=about)
-    drawing.canvas.savefig(png, format="png", metadata={"Title": drawing.title, "Description": subject})
+    with laid_out(drawing.canvas):
+        drawing.canvas.savefig(pdf, format="pdf", metadata=about)
+        drawing.canvas.savefig(png, format="png", metadata={"Title": drawing.title, "Description": subject})
+        facts = words_of(drawing) | {"inches": drawing.canvas.get_figwidth(), "svg": _svg(drawing)}
     files = [out, out.with_suffix(".png"), out.with_suffix(".json")]
     write_bytes(files[0], pdf.getvalue())
     write_bytes(files[1], png.getvalue())
-    facts = words_of(drawing) | {"inches": drawing.canvas.get_figwidth(), "svg": _svg(drawing)}
     facts["narrow"] = _svg(drawing) if stack(drawing.canvas) else ""
     own = {"name": out.stem, "sha256": {file.suffix: sha256_file(file) for file in files[:2]}}
     write_text(files[2], dump(sealed({**facts, **own, **(origin or {})})))
     return files
+
+
+@contextmanager
+def laid_out(figure: Canvas) -> Iterator[None]:
+    """Compute the layout once: the files saved meanwhile share it."""
+    engine = figure.get_layout_engine()
+    figure.draw_without_rendering()
+    figure.set_layout_engine(None)  # as with "none" savefig would draw twice
+    yield
+    figure.set_layout_engine(engine)
 
 
 def words_of(drawing: Drawing) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def test_no_address_or_undefined_behaviour_error(tmp_path):
         pytest.skip("no sanitizer library")
     script = tmp_path / "cxx"
     script.write_text(
-        f'#!/bin/sh\nexec {command[0]} -g -O1 -fsanitize=address,undefined -fno-sanitize-recover "$@"\n'
+        f'#!/bin/sh\nexec {command[0]} "$@" -g -O1 -fsanitize=address,undefined -fno-sanitize-recover\n'
     )
     script.chmod(0o755)
     environment = {
