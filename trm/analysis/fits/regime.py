@@ -261,7 +261,7 @@ def _solved(form: Form, data: Runs, weight: Array, noise: float, limit: float) -
 def _observed(rows: pd.DataFrame) -> tuple[Place, int]:
     first = rows.iloc[0]
     place = Place(
-        label=f"held out, {compact(first[COLUMNS[1]])} parameters",
+        label=f"held out, {compact(first[COLUMNS[2]])} puzzles, {compact(first[COLUMNS[1]])} parameters",
         puzzles=int(first[COLUMNS[2]]),
         parameters=int(first[COLUMNS[1]]),
         flops=float(first[COLUMNS[0]]),
