@@ -28,7 +28,7 @@ SCALE ?= gpu
 # torch_xla has wheels for Linux on x86-64 only
 XLA ?= $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),1,0)
 
-.PHONY: report study fetch schema test test-all test-full test-xla test-image lint types docs notebooks shell bench rehearsal envs lock again
+.PHONY: report study fetch schema test test-all test-full test-xla test-image coverage lint types docs notebooks shell bench rehearsal envs lock again
 .DEFAULT_GOAL := report
 
 # A path file, not an editable install: Snakemake finds plugins by listing folders.
@@ -84,11 +84,15 @@ test-all: test test-full
 
 # what `make test` leaves out; three processes, as these tests wait for servers about half of their time
 test-full: $(VENV)/.ready $(if $(filter 1,$(XLA)),$(TPU_VENV)/.ready)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m full --cov=trm --cov=snakemake_executor_plugin_tpu --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m full
 	@$(if $(filter 1,$(XLA)),$(MAKE) --no-print-directory test-xla,echo "Skipped: the tests of the TPU backend and of the GPU kernels (torch_xla has wheels for Linux on x86-64 only, or XLA=0 was given)")
 
 test-xla: $(TPU_VENV)/.ready
 	$(TPU_VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/xla tests/backends/cuda
+
+# the lines that no test executes
+coverage: $(VENV)/.ready
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --cov=trm --cov=snakemake_executor_plugin_tpu --cov-report=term-missing:skip-covered
 
 # builds the container image, where buildah is installed, and runs a study in it
 test-image: $(VENV)/.ready
