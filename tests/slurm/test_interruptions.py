@@ -79,15 +79,17 @@ def test_a_job_goes_back_while_a_signal_is_on_its_way_to_it(cluster, monkeypatch
     cluster.ready()
     job = cluster.run("sbatch", "--parsable", "--wrap=sleep 600", "--output=/dev/null")
     monkeypatch.setenv("SLURM_JOB_ID", job)
-    cluster.wait(lambda: cluster.steps(job), "the job did not start")
-    said = []
-    with cluster.frozen_node(cluster.show(job)["BatchHost"]):
-        cluster.run("scancel", "--batch", "--signal=CONT", job)
-        cluster.wait(lambda: cluster.jobs()[job] == "SIGNALING", "no signal is on its way")
-        requeue(said.append)
-    assert said == [f"requeueing Slurm job {job}: its next start resumes the run"]
-    cluster.wait(lambda: cluster.show(job)["Restarts"] == "1", "the job was not requeued")
-    cluster.end_jobs()
+    try:
+        cluster.wait(lambda: cluster.steps(job), "the job did not start")
+        said = []
+        with cluster.frozen_node(cluster.show(job)["BatchHost"]):
+            cluster.run("scancel", "--batch", "--signal=CONT", job)
+            cluster.wait(lambda: cluster.jobs()[job] == "SIGNALING", "no signal is on its way")
+            requeue(said.append)
+        assert said == [f"requeueing Slurm job {job}: its next start resumes the run"]
+        cluster.wait(lambda: cluster.show(job)["Restarts"] == "1", "the job was not requeued")
+    finally:
+        cluster.end_jobs()
 
 
 def test_array_tasks_at_their_limit_go_back_each(new_study):

@@ -124,7 +124,7 @@ def laid_out(figure: Canvas) -> Iterator[None]:
     """Compute the layout once: the files saved meanwhile share it."""
     engine = figure.get_layout_engine()
     figure.draw_without_rendering()
-    figure.set_layout_engine(None)  # as with "none" savefig would draw twice
+    figure.set_layout_engine(None)  # with "none" savefig would draw twice
     yield
     figure.set_layout_engine(engine)
 

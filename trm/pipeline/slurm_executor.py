@@ -32,12 +32,8 @@ from trm.pipeline.slurm import AWAY, query_environment
 
 FAILED = ("BOOT_FAIL", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 RETURNING = ("NODE_FAIL", "PREEMPTED")  # Slurm may put such a job back into the queue
-ENDED = (
-    "COMPLETED",
-    "CANCELLED",
-    *FAILED,
-    *RETURNING,
-)  # in all other states, SIGNALING too, Slurm still has the job
+ENDED = ("COMPLETED", "CANCELLED", *FAILED, *RETURNING)
+"""In all other states, such as SIGNALING, Slurm still has the job."""
 FULL = re.compile(r"(Max|Grp)SubmitJob")
 STUCK = re.compile(
     r"held|PerJob|MaxMemPerLimit|Partition(Time|Node)Limit|BadConstraints|Invalid|NotAllowed|NeverSatisfied",
