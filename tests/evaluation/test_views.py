@@ -52,24 +52,31 @@ def test_a_state_moves_with_its_cells(measured):
 
 
 def test_a_view_is_a_pass_on_the_moved_puzzle(measured):
-    """By hand: the states after two steps, put into the order of the second view, then into that of the third."""
+    """By hand: the states after two steps, put into the order of the second view, then into that of the third.
+
+    The second sees no puzzle embedding.
+    """
     _, measured = measured
     net, data = measured.net, measured.dataset.originals("test", measured.backend)
-    views = random_views(measured.trained.config.data, 2, 6)
+    views = random_views(measured.trained.config.data, 2, 6, 2)
     wanted = []
     with torch.no_grad():
         x = net.embed(data.inputs, data.puzzle)
         z_H, z_L = net.start(len(data.inputs), len(x))
         place = np.arange(data.inputs.shape[1])
-        for cells in (place, *views.cells):
+        for turn, cells in enumerate((place, *views.cells)):
             old, tokens = np.argsort(place)[cells], net.arch.puzzle_tokens
             order = torch.from_numpy(np.concatenate([np.arange(tokens), tokens + old]))
             z_H, z_L, place = z_H[order], z_L[order], cells
-            x = net.embed(data.inputs[:, torch.from_numpy(cells)], data.puzzle)
+            x = net.embed(data.inputs[:, torch.from_numpy(cells)], None if turn == 1 else data.puzzle)
             for _ in range(2):
                 z_H, z_L, logits, _ = net.step(z_H, z_L, x)
                 wanted.append(logits[torch.from_numpy(np.argsort(cells))])
-    assert torch.equal(logits_of(measured, data, 6, None, views), torch.stack(wanted))
+    found = logits_of(measured, data, 6, None, views)
+    assert torch.equal(found, torch.stack(wanted))
+    all_see_it = logits_of(measured, data, 6, None, views._replace(puzzle_every=1))
+    assert torch.equal(found[:2], all_see_it[:2])
+    assert not torch.equal(found[2], all_see_it[2])
 
 
 def test_rows_that_stay_go_on_unchanged(measured):
@@ -118,6 +125,8 @@ def test_views_are_random_orders_that_keep_the_rules():
     starts = [at for at in range(100) if views.at(at) is not None]
     assert starts == [*range(8, 100, 8)]
     assert views.at(64) is views.cells[0]
+    views = random_views(data, 8, 64, 3)
+    assert [views.show_puzzle(taken) for taken in range(0, 64, 8)] == [True, False, False] * 2 + [True, False]
 
 
 def test_what_has_no_views_is_refused_in_one_sentence():
@@ -125,5 +134,7 @@ def test_what_has_no_views_is_refused_in_one_sentence():
         UserError, match=r"arc has no symmetries for restarts and views: .* no evaluation\.view_steps"
     ):
         random_views(DataConfig(task="arc", source="generate", arc_side=6), 2, 4)
+    with pytest.raises(UserError, match="view_puzzle_every=3 needs views: give view_steps"):
+        config_argument(EvaluationConfig, '{"view_puzzle_every": 3}', "--evaluation")
     with pytest.raises(UserError, match="view_steps=2 cannot be measured together with confident"):
         config_argument(EvaluationConfig, '{"confident": true, "view_steps": 2}', "--evaluation")

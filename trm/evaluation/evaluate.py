@@ -85,7 +85,8 @@ class Evaluation:
         return Score(self.backend.device, self.dataset.puzzles.ignore, self.blank)
 
     def _views(self, steps: int) -> Views | None:
-        return random_views(self.trained.config.data, self.evaluation.view_steps, steps)
+        evaluation = self.evaluation
+        return random_views(self.trained.config.data, evaluation.view_steps, steps, evaluation.view_puzzle_every)
 
     def _share(self, data: Rows) -> Rows:
         """This worker's share of a split. Raises UserError if one would have none."""

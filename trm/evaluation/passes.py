@@ -49,13 +49,13 @@ class Pass:
         self._inputs = inputs if symmetry is None else symmetry.apply(inputs)
         self._cells: np.ndarray | None = None
         self._taken = 0
-        self._x = self._embed(self._inputs)
+        self._x = self._embed(self._inputs, puzzle)
         self.z_H, self.z_L = net.start(self._x.shape[1], len(self._x))
 
     def step(self) -> tuple[Tensor, Tensor]:
         """Take one supervision step: answer logits [S, B, V] in the order of cells of the start, halt logits [B]."""
         if self._views and (cells := self._views.at(self._taken)) is not None:
-            self._turn(cells)
+            self._turn(cells, self._views.show_puzzle(self._taken))
         self._taken += 1
         self.z_H, self.z_L, logits, halt = self._net.step(self.z_H, self.z_L, self._x)
         if self._cells is not None:
@@ -73,16 +73,16 @@ class Pass:
         self._inputs, self._puzzle = self._inputs[rows], self._puzzle[rows]
         self.z_H, self.z_L, self._x = (state[:, rows] for state in (self.z_H, self.z_L, self._x))
 
-    def _embed(self, inputs: Tensor) -> Tensor:
-        return pad_rows(self._net, self._net.embed(inputs, self._puzzle), self._rows)
+    def _embed(self, inputs: Tensor, puzzle: Tensor | None) -> Tensor:
+        return pad_rows(self._net, self._net.embed(inputs, puzzle), self._rows)
 
-    def _turn(self, cells: np.ndarray) -> None:
+    def _turn(self, cells: np.ndarray, show_puzzle: bool) -> None:
         """Put the cells of puzzles and states in another order."""
         moved = cells if self._cells is None else self._cells.argsort()[cells]
         first = self._net.arch.puzzle_tokens
         tokens = self._index(np.concatenate([np.arange(first), first + moved]))
         self.z_H, self.z_L, self._cells = self.z_H[tokens], self.z_L[tokens], cells
-        self._x = self._embed(self._inputs[:, self._index(cells)])
+        self._x = self._embed(self._inputs[:, self._index(cells)], self._puzzle if show_puzzle else None)
 
     def _index(self, order: np.ndarray) -> Tensor:
         return torch.from_numpy(order).to(self._inputs.device)

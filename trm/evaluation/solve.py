@@ -26,8 +26,10 @@ from trm.training.outputs import TrainedModel, load_weights
 
 DEEPER = 4
 """Steps by default: this many times as many as in training."""
-VIEW_STEPS = 8
+VIEW_STEPS = 2
 """Steps after which the order of the cells changes (docs/results.md, views)."""
+VIEW_PUZZLE_EVERY = 3
+"""Of this many views, the first sees the puzzle embedding (docs/log.md)."""
 
 
 class Solved(NamedTuple):
@@ -168,7 +170,7 @@ def solve(
     )
     size = net.batch_rows(geometry.cells + net.arch.puzzle_tokens)
     boxes = DataConfig(box_rows=geometry.box_rows, box_cols=geometry.box_cols)
-    views = random_views(boxes, VIEW_STEPS, steps)
+    views = random_views(boxes, VIEW_STEPS, steps, VIEW_PUZZLE_EVERY)
     for start, symmetry in enumerate(restart_symmetries(boxes, restarts)):
         left = np.flatnonzero(~solved.right)
         for first in range(0, len(left), size):

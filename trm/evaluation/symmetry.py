@@ -63,14 +63,20 @@ class Views(NamedTuple):
     """Supervision steps with each of them; the first ones see the puzzle as it is."""
     cells: list[np.ndarray]
     """Source of each cell, int64 [S]; after the last comes the first of the list."""
+    puzzle_every: int = 1
+    """The first of this many views sees the puzzle embedding, the others zeros in its place."""
 
     def at(self, taken: int) -> np.ndarray | None:
         """The new order after `taken` steps; None: it stays."""
         turn, since = divmod(taken, self.steps)
         return None if since or not turn else self.cells[(turn - 1) % len(self.cells)]
 
+    def show_puzzle(self, taken: int) -> bool:
+        """Whether the view after `taken` steps sees the puzzle embedding."""
+        return taken // self.steps % self.puzzle_every == 0
 
-def random_views(config: DataConfig, steps: int, most: int) -> Views | None:
+
+def random_views(config: DataConfig, steps: int, most: int, puzzle_every: int = 1) -> Views | None:
     """A view for each `steps` supervision steps of a pass of at most `most`, the same for every puzzle; None: `steps`
     is 0, or the pass ends before the second view.
 
@@ -80,7 +86,7 @@ def random_views(config: DataConfig, steps: int, most: int) -> Views | None:
     if not steps or most <= steps:
         return None
     drawn = _drawn(config, "view", (most - 1) // steps)
-    return Views(steps, [symmetry.cells.astype(np.int64) for symmetry in drawn])
+    return Views(steps, [symmetry.cells.astype(np.int64) for symmetry in drawn], puzzle_every)
 
 
 def _drawn(config: DataConfig, purpose: str, count: int) -> list[Symmetry]:

@@ -38,9 +38,10 @@ class InferenceNetwork:
         self.multiple, self.replicate = self.rounds.multiple, self.rounds.replicate
         self._puzzle_table = puzzle_table if arch.puzzle_tokens else None
 
-    def embed(self, inputs_BS: Tensor, puzzle_ids_B: Tensor) -> Tensor:
-        """Input embeddings [L, B, D]; they do not change from step to step."""
-        vectors = None if self._puzzle_table is None else self._puzzle_table[puzzle_ids_B.long()]
+    def embed(self, inputs_BS: Tensor, puzzle_ids_B: Tensor | None) -> Tensor:
+        """Input embeddings [L, B, D]; they do not change from step to step. No ids: zeros for the puzzle embedding."""
+        table = self._puzzle_table
+        vectors = None if table is None or puzzle_ids_B is None else table[puzzle_ids_B.long()]
         return network.embed(inputs_BS, vectors, self._weights, self.arch)
 
     def start(self, batch: int, length: int) -> tuple[Tensor, Tensor]:

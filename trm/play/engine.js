@@ -134,10 +134,10 @@ function trmEngine(scope) {
     return { answer, sure, halt };
   }
 
-  /** The input of the network, [L, D]. */
-  function embed(question, w, source, width) {
+  /** The input of the network, [L, D]; the puzzle embedding may be left out. */
+  function embed(question, w, source, width, showPuzzle = true) {
     const x = new Float32Array((source.puzzleTokens + source.cells) * width);
-    if (source.puzzleTokens) x.set(w["puzzle.weight"].values);
+    if (source.puzzleTokens && showPuzzle) x.set(w["puzzle.weight"].values);
     question.forEach((value, cell) => {
       const row = w["embed.weight"].values.subarray((value + 1) * width, (value + 2) * width);
       x.set(row, (source.puzzleTokens + cell) * width);
@@ -164,16 +164,16 @@ function trmEngine(scope) {
       const { values, cells } = source.symmetries[start];
       let seen = cells; // the puzzle's cell in each place
       const place = (shown) => shown.reduce((all, value, i) => ((all[seen[i]] = value), all), []);
-      const see = () => embed(seen.map((cell) => values[question[cell]]), w, source, width);
+      const see = (showPuzzle) => embed(seen.map((cell) => values[question[cell]]), w, source, width, showPuzzle);
       let x = see();
       let [zH, zL] = ["h_init", "l_init"].map((name) => x.map((_, i) => w[name].values[i % width]));
       for (let step = 1; step <= steps; step++) {
         if (step > 1 && (step - 1) % source.viewSteps === 0) {
-          const view = source.views[((step - 1) / source.viewSteps - 1) % source.views.length];
+          const turn = (step - 1) / source.viewSteps, view = source.views[(turn - 1) % source.views.length];
           const next = view.map((cell) => cells[cell]), order = next.map((cell) => seen.indexOf(cell));
           [zH, zL] = [zH, zL].map((z) => moved(z, order, source.puzzleTokens, width));
           seen = next;
-          x = see();
+          x = see(turn % source.viewPuzzleEvery === 0);
         }
         for (let round = 0; round < source.hCycles; round++) {
           const inject = sum(zH, x);

@@ -381,6 +381,8 @@ class EvaluationConfig(Section):
     view_steps: Whole = 0
     """Supervision steps after which the network sees the cells of puzzle and state in another order that keeps the
     task's rules; 0: never."""
+    view_puzzle_every: Count = 1
+    """Of this many views one after another, the first sees the puzzle embedding and the others zeros; 1: all see it."""
     copies: Whole | None = None
     """ARC: augmented copies of each test input that vote besides the original; null: all that were trained."""
     train_puzzles: Whole = 1000
@@ -399,6 +401,8 @@ class EvaluationConfig(Section):
                 f"view_steps={self.view_steps} cannot be measured together with confident, whose rows are each at a "
                 "step of their own: leave one out"
             )
+        if self.view_puzzle_every > 1 and not self.view_steps:
+            raise ValueError(f"view_puzzle_every={self.view_puzzle_every} needs views: give view_steps, such as 2")
         return self
 
 
