@@ -86,7 +86,9 @@ class Evaluation:
 
     def _views(self, steps: int) -> Views | None:
         evaluation = self.evaluation
-        return random_views(self.trained.config.data, evaluation.view_steps, steps, evaluation.view_puzzle_every)
+        return random_views(
+            self.trained.config.data, evaluation.view_steps, steps, evaluation.view_puzzle_every
+        )
 
     def _share(self, data: Rows) -> Rows:
         """This worker's share of a split. Raises UserError if one would have none."""

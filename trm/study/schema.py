@@ -402,7 +402,9 @@ class EvaluationConfig(Section):
                 "step of their own: leave one out"
             )
         if self.view_puzzle_every > 1 and not self.view_steps:
-            raise ValueError(f"view_puzzle_every={self.view_puzzle_every} needs views: give view_steps, such as 2")
+            raise ValueError(
+                f"view_puzzle_every={self.view_puzzle_every} needs views: give view_steps, such as 2"
+            )
         return self
 
 
