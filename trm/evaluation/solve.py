@@ -154,7 +154,7 @@ def solve(
     name: str = "solving",
 ) -> Solved:
     """Solve puzzles, uint8 [B, S]. All restarts but the first see them under a random symmetry, and within each the
-    order of the cells changes after every `VIEW_STEPS` steps; one order of `VIEW_PUZZLE_EVERY` sees the puzzle embedding.
+    order of the cells changes after every `VIEW_STEPS` steps; one of `VIEW_PUZZLE_EVERY` sees the puzzle embedding.
 
     The rules, not the model, decide when to stop: a puzzle is done at its first valid answer. `name`: for progress.
     """
