@@ -1,3 +1,4 @@
+import itertools
 import json
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from tests.training.conftest import config, train, trainer
 from tests.training.puzzles import write_dataset
 from trm.backends.cpu.device import CpuBackend
 from trm.cli import main
-from trm.data import rng
+from trm.data import progress, rng
 from trm.data.dataset import Meta, one_example_set
 from trm.errors import UserError
 from trm.evaluation import bins, policies
@@ -43,6 +44,18 @@ def spread_halting(net):
     weight = torch.randn(net._weights["halt.weight"].shape, generator=torch.Generator().manual_seed(0))
     net._weights["halt.weight"].copy_(weight * 0.7)
     net._weights["halt.bias"].copy_(torch.tensor([-1.0, 0.0]))
+
+
+def test_progress_names_the_work_on_the_first_worker_alone(trained, dataset_folder, monkeypatch, capsys):
+    monkeypatch.setattr(progress.time, "monotonic", itertools.count(step=60.0).__next__)
+    measured = evaluation(trained, dataset_folder, unroll=(2, 3), restarts=(2,))
+    measured.run()
+    shown = capsys.readouterr().err
+    for work in ("train puzzles, 3 steps", "test puzzles, 3 steps", "test puzzles, 2 starts of 4 steps"):
+        assert f"evaluating {work}: 100 %" in shown
+    measured.backend.rank = 1
+    measured.run()
+    assert not capsys.readouterr().err
 
 
 def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):

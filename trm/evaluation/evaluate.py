@@ -90,6 +90,10 @@ class Evaluation:
             self.trained.config.data, evaluation.view_steps, steps, evaluation.view_puzzle_every
         )
 
+    def _progress(self, what: str) -> str:
+        """The name of this work for its progress, which one worker prints."""
+        return "" if self.backend.rank else f"evaluating {what}"
+
     def _share(self, data: Rows) -> Rows:
         """This worker's share of a split. Raises UserError if one would have none."""
         count, workers = len(data.inputs), self.backend.world
@@ -135,7 +139,8 @@ class Evaluation:
         )
 
     def _fixed(self, split: str, data: Rows) -> dict[str, Any]:
-        run = fixed(self.net, data, self.depths, self._score, self.backend.synchronize, self.views)
+        how = (self.depths, self._score, self.backend.synchronize, self.views)
+        run = fixed(self.net, data, *how, self._progress(f"{split} puzzles, {max(self.depths)} steps"))
         for depth, timed in run.depths.items():
             self._add(split, "fixed", depth, 1, timed.score, timed.seconds, run.right[depth])
         last = max(self.depths)
@@ -187,7 +192,8 @@ class Evaluation:
         if evaluation.restarts:
             symmetries = restart_symmetries(config.data, max(evaluation.restarts), evaluation.noise)
             how = (evaluation.restarts, evaluation.noise, symmetries, self._score, self.backend.synchronize)
-            result = restarts(self.net, share, self.steps, *how, self._views(self.steps))
+            name = self._progress(f"test puzzles, {max(evaluation.restarts)} starts of {self.steps} steps")
+            result = restarts(self.net, share, self.steps, *how, self._views(self.steps), name)
             policies = {"restarts": result.best, "majority": result.majority, "oracle": result.oracle}
             for policy, scores in policies.items():
                 for count, score in scores.items():

@@ -6,13 +6,14 @@ Shapes: B rows, L tokens, S cells, D width, V symbols, N puzzles of this worker.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
 import torch
 from torch import Tensor
 
+from trm.data.progress import Progress
 from trm.evaluation.passes import Pass
 from trm.evaluation.symmetry import Symmetry, Views
 from trm.model.act import Rows
@@ -43,11 +44,16 @@ class FixedResult(NamedTuple):
     """By depth, whether each answer is exactly right, bool [N]."""
 
 
-def batches(net: InferenceNetwork, data: Rows) -> Iterable[slice]:
-    """Slices of the puzzles that form a batch."""
+def batches(net: InferenceNetwork, data: Rows, name: str = "") -> Iterator[slice]:
+    """Slices of the puzzles that form a batch. `name`: of the work on them, for progress; none without it."""
     count = len(data.inputs)
     size = net.batch_rows(data.inputs.shape[1] + net.arch.puzzle_tokens)
-    return (slice(first, min(count, first + size)) for first in range(0, count, size))
+    progress = Progress(name, count, "puzzles", every=5.0 if name else float("inf"))
+    for first in range(0, count, size):
+        stop = min(count, first + size)
+        yield slice(first, stop)
+        progress.update(stop)
+    progress.close(count)
 
 
 def restart_noise(z: Tensor, noise: float, restart: int, first: int, which: int) -> Tensor:
@@ -68,13 +74,14 @@ def fixed(
     new_score: NewScore,
     wait: Callable[[], None],
     views: Views | None = None,
+    name: str = "",
 ) -> FixedResult:
-    """All puzzles take all steps; answers are scored at each of `depths` in one pass."""
+    """All puzzles take all steps; answers are scored at each of `depths` in one pass. `name`: for progress."""
     scores = {depth: new_score() for depth in sorted(depths)}
     seconds = dict.fromkeys(scores, 0.0)
     right: dict[int, list[Tensor]] = {depth: [] for depth in scores}
     firsts, answers, halts, rows = [], [], [], 0
-    for part in batches(net, data):
+    for part in batches(net, data, name):
         inputs, labels = data.inputs[part], data.labels[part]
         count = len(inputs)
         rows = max(rows, count)
@@ -113,7 +120,7 @@ def confident(
     started = time.perf_counter()
     count, cells = data.inputs.shape
     device, shared = data.inputs.device, net.multiple > 1
-    slots = min(count, next(iter(batches(net, data))).stop)
+    slots = min(count, next(batches(net, data)).stop)
     rows = slots + -slots % net.multiple
     # slot assignment and answers stay on the host, so that device shapes never change
     inputs, labels, puzzles = (tensor.cpu() for tensor in (data.inputs, data.labels, data.puzzle))
@@ -182,15 +189,16 @@ def restarts(
     new_score: NewScore,
     wait: Callable[[], None],
     views: Views | None = None,
+    name: str = "",
 ) -> Restarts:
     """Several runs of `depth` steps, all but the first from start states with noise of standard deviation `noise`.
 
-    Restart k sees the puzzles under `symmetries[k]`.
+    Restart k sees the puzzles under `symmetries[k]`. `name`: for progress.
     """
     best, majority, oracle = ({k: new_score() for k in sorted(counts)} for _ in range(3))
     result = Restarts(best, majority, oracle, dict.fromkeys(sorted(counts), 0.0))
     rows = 0
-    for part in batches(net, data):
+    for part in batches(net, data, name):
         inputs, labels = data.inputs[part], data.labels[part]
         count = len(inputs)
         rows = max(rows, count)

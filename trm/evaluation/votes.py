@@ -12,6 +12,7 @@ import torch
 from trm.backends.base import Backend
 from trm.data import rng
 from trm.data.dataset import PuzzleSet
+from trm.data.progress import Progress
 from trm.evaluation.passes import pad_rows
 from trm.model.inference import InferenceNetwork
 from trm.study.tasks import spec_of
@@ -96,6 +97,7 @@ def _answers(
         return answers, halts
     puzzle = torch.from_numpy(augmenter.identifiers(rows, copies))
     size = net.batch_rows(cells + net.arch.puzzle_tokens)
+    progress = Progress("evaluating votes", len(rows), "copies", every=float("inf") if backend.rank else 5.0)
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
         made, _ = augmenter.canvases(rows[part], copies[part])
@@ -107,6 +109,8 @@ def _answers(
             backend.synchronize()
         answers[part] = logits[:, : len(made)].argmax(-1).t().to(torch.uint8).cpu().numpy()
         halts[part] = halt[: len(made)].float().cpu().numpy()
+        progress.update(start + len(made))
+    progress.close(len(rows))
     return answers, halts
 
 

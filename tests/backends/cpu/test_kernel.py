@@ -46,7 +46,7 @@ VARIANTS = {
 }
 MIXING = [("mlp", 1, "none"), ("attention", 1, "none"), ("attention", 2, "rope"), ("attention", 4, "learned")]
 EXACT = ("steps", "halted", "inputs", "histogram")
-BFLOAT16 = [library.AVX512_BF16, library.AMX]
+BFLOAT16 = [library.PAIRED_BF16, library.AVX512_BF16, library.AMX]
 
 
 def available(products):
@@ -227,5 +227,5 @@ def test_where_amx_is_not_granted_the_next_products_are_taken(monkeypatch):
 def test_auto_is_bfloat16_only_where_it_is_faster(monkeypatch, name, features, isa, kinds, fast):
     monkeypatch.setattr(library, "processor", lambda: (name, frozenset(features)))
     monkeypatch.setenv("TRM_CPU_ISA", isa)
-    assert library.bfloat16_products() == kinds
+    assert library.bfloat16_products() == [*kinds, library.PAIRED_BF16]
     assert CpuBackend().precision("auto").name == ("bfloat16" if fast else "float32")

@@ -20,8 +20,8 @@ from trm.provenance import processor
 log = logging.getLogger("trm")
 
 GROUPS, MAX_THREADS, MAX_VOCAB, RESULTS = 8, 64, 256, 9
-FLOAT32, AVX512_BF16, AMX = range(3)
-"""Kinds of matrix products."""
+FLOAT32, PAIRED_BF16, AVX512_BF16, AMX = range(4)
+"""Kinds of matrix products; PAIRED_BF16: bfloat16 by float32 instructions, for every processor."""
 FIRST = ("embed.weight", "position.weight", "head.weight", "halt.weight", "halt.bias")
 CHANNELS = ("channel_mlp.gate_up", "channel_mlp.down")
 BLOCK = ("token_mlp.gate_up", "token_mlp.down", *CHANNELS)
@@ -109,12 +109,12 @@ def functions() -> Any:
 
 
 def bfloat16_products() -> list[int]:
-    """Kinds of bfloat16 products that this processor has, the fastest first."""
+    """Kinds of bfloat16 products on this processor, the fastest first."""
     features = processor()[1]
     kinds = [AMX] if build.isa() == "native" and "amx_bf16" in features else []
     if build.isa() in ("native", "avx512_bf16") and "avx512_bf16" in features:
         kinds.append(AVX512_BF16)
-    return kinds
+    return [*kinds, PAIRED_BF16]
 
 
 def fast_bfloat16() -> bool:

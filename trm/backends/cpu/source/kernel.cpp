@@ -2,12 +2,13 @@
 #include "network.h"
 #include "update.h"
 
-enum { FLOAT32, AVX512_BF16, AMX };
+enum { FLOAT32, PAIRED_BF16, AVX512_BF16, AMX };
 
 extern "C" {
 // A network for this kind of products, or null if it is not compiled in or the processor has it not.
 AnyNetwork* trm_network(const Shape* shape, int products) {
   if (products == FLOAT32) return new Network<Float32>(*shape);
+  if (products == PAIRED_BF16) return new Network<PairedBFloat16>(*shape);
 #if defined(__AVX512BF16__)
   if (products == AVX512_BF16) return new Network<BFloat16>(*shape);
 #endif

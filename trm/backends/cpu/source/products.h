@@ -32,6 +32,45 @@ struct Float32 {
   struct Session {};
 };
 
+// For processors without bfloat16 instructions: products of pairs in float32.
+struct PairedBFloat16 {
+  typedef uint16_t T;
+  static constexpr Index PER_WORD = 2, DEPTH = 2, INNER = COLUMNS;
+  typedef uint16_t Halves __attribute__((vector_size(2 * W)));
+  typedef uint32_t Words __attribute__((vector_size(4 * W)));
+  struct Pair { Words even, odd; };  // rounded, in the upper half of each word
+  INLINE Words rounded(Vec x) {
+    const Words bits = (Words)x;
+    return (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;  // to the nearest, ties to even
+  }
+  INLINE void store_halves(T* p, Words x) {
+    const Halves halves = __builtin_convertvector(x >> 16, Halves);
+    memcpy(p, &halves, sizeof halves);
+  }
+  INLINE Pair pack(Vec even, Vec odd) { return {rounded(even), rounded(odd)}; }
+  INLINE void store_rows(T* p, Index stride, Pair x) { store_halves(p, x.even), store_halves(p + stride, x.odd); }
+  INLINE void store_words(Word* words, Index, Pair x) {
+    const Words both = x.even >> 16 | x.odd;
+    memcpy(words, &both, sizeof both);
+  }
+  INLINE Vec load(const T* p) {
+    Halves halves;
+    memcpy(&halves, p, sizeof halves);
+    return (Vec)(__builtin_convertvector(halves, Words) << 16);
+  }
+  INLINE void store_row(T* p, Vec x) { store_halves(p, rounded(x)); }
+  INLINE Vec sigmoid(Vec x) { return ::sigmoid(x); }
+  INLINE Vec multiply_add(Vec sum, Word a, const Word* b) {
+    Words pairs;
+    memcpy(&pairs, b, sizeof pairs);
+    const Word lower = a << 16, upper = a & 0xffff0000;
+    float even, odd;
+    memcpy(&even, &lower, sizeof even), memcpy(&odd, &upper, sizeof odd);
+    return sum + even * (Vec)(pairs << 16) + odd * (Vec)(pairs & 0xffff0000);
+  }
+  struct Session {};
+};
+
 #if defined(__AVX512BF16__)
 struct BFloat16 {
   typedef uint16_t T;
