@@ -8,7 +8,7 @@ from tests.training.conftest import config, train
 from trm.backends.cpu.device import CpuBackend
 from trm.errors import UserError
 from trm.evaluation.evaluate import Evaluation
-from trm.evaluation.passes import Pass
+from trm.evaluation.passes import Pass, fill
 from trm.evaluation.symmetry import random_views, restart_symmetries
 from trm.study.reading import config_argument
 from trm.study.schema import DataConfig, EvaluationConfig
@@ -54,11 +54,11 @@ def test_a_state_moves_with_its_cells(measured):
 def test_a_view_is_a_pass_on_the_moved_puzzle(measured):
     """By hand: the states after two steps, put into the order of the second view, then into that of the third.
 
-    The second sees no puzzle embedding.
+    The second sees no puzzle embedding and its first two blank cells filled with the answer.
     """
     _, measured = measured
     net, data = measured.net, measured.dataset.originals("test", measured.backend)
-    views = random_views(measured.trained.config.data, 2, 6, 2)
+    views = random_views(measured.trained.config.data, 2, 6, 2, guesses=2)
     wanted = []
     with torch.no_grad():
         x = net.embed(data.inputs, data.puzzle)
@@ -68,21 +68,29 @@ def test_a_view_is_a_pass_on_the_moved_puzzle(measured):
             old, tokens = np.argsort(place)[cells], net.arch.puzzle_tokens
             order = torch.from_numpy(np.concatenate([np.arange(tokens), tokens + old]))
             z_H, z_L, place = z_H[order], z_L[order], cells
-            x = net.embed(data.inputs[:, torch.from_numpy(cells)], None if turn == 1 else data.puzzle)
+            shown = data.inputs[:, torch.from_numpy(cells)].clone()
+            if turn == 1:
+                answers = wanted[-1].argmax(-1).t()[:, torch.from_numpy(cells)]
+                for row, answer in zip(shown, answers, strict=True):
+                    for cell in np.flatnonzero(row == 1)[:2]:
+                        row[cell] = answer[cell]
+                assert not torch.equal(shown, data.inputs[:, torch.from_numpy(cells)])
+            x = net.embed(shown, None if turn == 1 else data.puzzle)
             for _ in range(2):
                 z_H, z_L, logits, _ = net.step(z_H, z_L, x)
                 wanted.append(logits[torch.from_numpy(np.argsort(cells))])
     found = logits_of(measured, data, 6, None, views)
     assert torch.equal(found, torch.stack(wanted))
-    all_see_it = logits_of(measured, data, 6, None, views._replace(puzzle_every=1))
-    assert torch.equal(found[:2], all_see_it[:2])
-    assert not torch.equal(found[2], all_see_it[2])
+    for changed in ({"puzzle_every": 1}, {"guesses": 0}):
+        other = logits_of(measured, data, 6, None, views._replace(**changed))
+        assert torch.equal(found[:2], other[:2])
+        assert not torch.equal(found[2], other[2])
 
 
 def test_rows_that_stay_go_on_unchanged(measured):
     _, measured = measured
     data = measured.dataset.originals("test", measured.backend)
-    views, rows = random_views(measured.trained.config.data, 1, 5), torch.tensor([1, 4, 5])
+    views, rows = random_views(measured.trained.config.data, 1, 5, guesses=2), torch.tensor([1, 4, 5])
     states = Pass(measured.net, data.inputs, data.puzzle, None, views)
     with torch.no_grad():
         states.step()
@@ -112,6 +120,13 @@ def test_evaluations_record_what_views_change(measured):
         assert halts[1] != halts[0]
 
 
+def test_a_cell_that_has_no_answer_stays_blank():
+    questions = torch.tensor([[5, 1, 1, 1, 3, 1]], dtype=torch.uint8)
+    answers = torch.tensor([[4, 0, 1, 2, 2, 2]], dtype=torch.uint8)
+    assert fill(questions, answers, 3).tolist() == [[5, 1, 1, 2, 3, 1]]
+    assert torch.equal(fill(questions, answers, 0), questions)
+
+
 def test_views_are_random_orders_that_keep_the_rules():
     data = DataConfig(box_rows=3, box_cols=3)
     assert random_views(data, 0, 64) is None
@@ -127,6 +142,8 @@ def test_views_are_random_orders_that_keep_the_rules():
     assert views.at(64) is views.cells[0]
     views = random_views(data, 8, 64, 3)
     assert [views.show_puzzle(taken) for taken in range(0, 64, 8)] == [True, False, False] * 2 + [True, False]
+    views = random_views(data, 8, 64, guesses=2)
+    assert [views.guesses_at(taken) for taken in range(0, 64, 4)] == [0, 0, 2, 2] * 4
 
 
 def test_what_has_no_views_is_refused_in_one_sentence():
@@ -134,7 +151,10 @@ def test_what_has_no_views_is_refused_in_one_sentence():
         UserError, match=r"arc has no symmetries for restarts and views: .* no evaluation\.view_steps"
     ):
         random_views(DataConfig(task="arc", source="generate", arc_side=6), 2, 4)
-    with pytest.raises(UserError, match="view_puzzle_every=3 needs views: give view_steps"):
-        config_argument(EvaluationConfig, '{"view_puzzle_every": 3}', "--evaluation")
+    with pytest.raises(UserError, match="maze has no blank cells that a view can show filled"):
+        random_views(DataConfig(task="maze", source="generate", maze_size=9, min_path=9), 2, 4, guesses=1)
+    for unused in ("view_puzzle_every", "view_guesses"):
+        with pytest.raises(UserError, match=f"{unused}=3 needs views: give view_steps"):
+            config_argument(EvaluationConfig, f'{{"{unused}": 3}}', "--evaluation")
     with pytest.raises(UserError, match="view_steps=2 cannot be measured together with confident"):
         config_argument(EvaluationConfig, '{"confident": true, "view_steps": 2}', "--evaluation")

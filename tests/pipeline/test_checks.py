@@ -101,6 +101,13 @@ def figure(**spec):
             "point batch_size=4: arc has no symmetries for restarts and views",
         ),
         (
+            lambda study: study["experiments"]["batch"].update(
+                set={"data": {"task": "maze", "source": "generate", "maze_size": 9, "min_path": 9}},
+                evaluation={"view_steps": 2, "view_guesses": 2},
+            ),
+            "point batch_size=4: maze has no blank cells that a view can show filled",
+        ),
+        (
             lambda study: study["experiments"]["batch"].update(set={"data.pool": 30}),
             "data.pool has 30 puzzles, not 44",
         ),

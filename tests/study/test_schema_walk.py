@@ -53,6 +53,7 @@ EVALUATION = {
     "noise": 0.3,
     "view_steps": 2,
     "view_puzzle_every": 3,
+    "view_guesses": 2,
     "train_puzzles": 10,
     "test_puzzles": 10,
     "traces": 1,
@@ -82,6 +83,6 @@ def test_the_walk_over_evaluation_is_complete():
 
 @pytest.mark.parametrize("field", EVALUATION)
 def test_each_field_of_evaluation_makes_another_evaluation(field):
-    base = {"view_steps": 2} if field == "view_puzzle_every" else {}
+    base = {"view_steps": 2} if field in ("view_puzzle_every", "view_guesses") else {}
     before, changed = map(EvaluationConfig.model_validate, (base, base | {field: EVALUATION[field]}))
     assert evaluation_fingerprint(changed) != evaluation_fingerprint(before)

@@ -86,9 +86,8 @@ class Evaluation:
 
     def _views(self, steps: int) -> Views | None:
         evaluation = self.evaluation
-        return random_views(
-            self.trained.config.data, evaluation.view_steps, steps, evaluation.view_puzzle_every
-        )
+        how = (evaluation.view_puzzle_every, evaluation.view_guesses)
+        return random_views(self.trained.config.data, evaluation.view_steps, steps, *how)
 
     def _progress(self, what: str) -> str:
         """The name of this work for its progress, which one worker prints."""

@@ -16,6 +16,9 @@ from torch import Tensor
 from trm.evaluation.symmetry import Symmetry, Views
 from trm.model.inference import InferenceNetwork
 
+BLANK = 1
+"""Token of a blank cell, in every task that takes guesses."""
+
 
 def pad_rows(net: InferenceNetwork, x_LBD: Tensor, rows: int = 0) -> Tensor:
     """With several devices, pad the embeddings with zeros so that they can be sharded, and to at least `rows` rows, so
@@ -24,6 +27,14 @@ def pad_rows(net: InferenceNetwork, x_LBD: Tensor, rows: int = 0) -> Tensor:
         return x_LBD
     count = x_LBD.shape[1]
     return F.pad(x_LBD, (0, 0, 0, max(rows, count + -count % net.multiple) - count))
+
+
+def fill(questions: Tensor, answers: Tensor, guesses: int) -> Tensor:
+    """Questions [B, S] with the answers [B, S] in their first `guesses` blank cells."""
+    if not guesses:
+        return questions
+    blank = questions == BLANK
+    return torch.where(blank & (blank.cumsum(1) <= guesses), answers.clamp_min(BLANK), questions)
 
 
 class Pass:
@@ -47,6 +58,7 @@ class Pass:
     ):
         self._net, self._puzzle, self._symmetry, self._views, self._rows = net, puzzle, symmetry, views, rows
         self._inputs = inputs if symmetry is None else symmetry.apply(inputs)
+        self._answers = self._inputs
         self._cells: np.ndarray | None = None
         self._taken = 0
         self._x = self._embed(self._inputs, puzzle)
@@ -55,34 +67,43 @@ class Pass:
     def step(self) -> tuple[Tensor, Tensor]:
         """Take one supervision step: answer logits [S, B, V] in the order of cells of the start, halt logits [B]."""
         if self._views and (cells := self._views.at(self._taken)) is not None:
-            self._turn(cells, self._views.show_puzzle(self._taken))
+            self._turn(cells, self._views.show_puzzle(self._taken), self._views.guesses_at(self._taken))
         self._taken += 1
         self.z_H, self.z_L, logits, halt = self._net.step(self.z_H, self.z_L, self._x)
         if self._cells is not None:
             logits = logits[self._index(self._cells.argsort())]
         count = len(self._inputs)
+        if self._views and self._views.guesses:
+            self._answers = self._symbols(logits[:, :count])
         return logits[:, :count], halt[:count]
 
     def answers(self, logits: Tensor) -> Tensor:
         """The puzzles' answers, uint8 [B, S], by the logits of a step."""
-        symbols = logits.argmax(-1).t().to(torch.uint8)
+        symbols = self._symbols(logits)
         return symbols if self._symmetry is None else self._symmetry.undo(symbols)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows alone."""
         self._inputs, self._puzzle = self._inputs[rows], self._puzzle[rows]
+        self._answers = self._answers[rows]
         self.z_H, self.z_L, self._x = (state[:, rows] for state in (self.z_H, self.z_L, self._x))
 
     def _embed(self, inputs: Tensor, puzzle: Tensor | None) -> Tensor:
         return pad_rows(self._net, self._net.embed(inputs, puzzle), self._rows)
 
-    def _turn(self, cells: np.ndarray, show_puzzle: bool) -> None:
-        """Put the cells of puzzles and states in another order."""
+    def _symbols(self, logits: Tensor) -> Tensor:
+        """The likeliest symbols [B, S]."""
+        return logits.argmax(-1).t().to(torch.uint8)
+
+    def _turn(self, cells: np.ndarray, show_puzzle: bool, guesses: int) -> None:
+        """Put the cells of puzzles and states in another order, in which the first blank ones show guesses."""
         moved = cells if self._cells is None else self._cells.argsort()[cells]
         first = self._net.arch.puzzle_tokens
         tokens = self._index(np.concatenate([np.arange(first), first + moved]))
         self.z_H, self.z_L, self._cells = self.z_H[tokens], self.z_L[tokens], cells
-        self._x = self._embed(self._inputs[:, self._index(cells)], self._puzzle if show_puzzle else None)
+        order = self._index(cells)
+        shown = fill(self._inputs[:, order], self._answers[:, order], guesses)
+        self._x = self._embed(shown, self._puzzle if show_puzzle else None)
 
     def _index(self, order: np.ndarray) -> Tensor:
         return torch.from_numpy(order).to(self._inputs.device)

@@ -16,7 +16,7 @@ from torch import Tensor
 from trm.data import rng
 from trm.errors import UserError
 from trm.study.schema import DataConfig
-from trm.study.tasks import NO_SYMMETRIES, spec_of
+from trm.study.tasks import NO_GUESSES, NO_SYMMETRIES, spec_of
 from trm.tasks import task_of
 
 
@@ -65,6 +65,8 @@ class Views(NamedTuple):
     """Source of each cell, int64 [S]; after the last comes the first of the list."""
     puzzle_every: int = 1
     """The first of this many views sees the puzzle embedding, the others zeros in its place."""
+    guesses: int = 0
+    """Every second view sees this many of its first blank cells filled with the last answer."""
 
     def at(self, taken: int) -> np.ndarray | None:
         """The new order after `taken` steps; None: it stays."""
@@ -75,18 +77,26 @@ class Views(NamedTuple):
         """Whether the view after `taken` steps sees the puzzle embedding."""
         return taken // self.steps % self.puzzle_every == 0
 
+    def guesses_at(self, taken: int) -> int:
+        """How many blank cells the view after `taken` steps sees filled."""
+        return self.guesses * (taken // self.steps % 2)
 
-def random_views(config: DataConfig, steps: int, most: int, puzzle_every: int = 1) -> Views | None:
+
+def random_views(
+    config: DataConfig, steps: int, most: int, puzzle_every: int = 1, guesses: int = 0
+) -> Views | None:
     """A view for each `steps` supervision steps of a pass of at most `most`, the same for every puzzle; None: `steps`
     is 0, or the pass ends before the second view.
 
     Raises:
-        UserError: the task has no symmetries.
+        UserError: the task has no symmetries, or no blank cells to guess.
     """
     if not steps or most <= steps:
         return None
+    if guesses and not spec_of(config.task).takes_hints:
+        raise UserError(NO_GUESSES.format(config.task))
     drawn = _drawn(config, "view", (most - 1) // steps)
-    return Views(steps, [symmetry.cells.astype(np.int64) for symmetry in drawn], puzzle_every)
+    return Views(steps, [symmetry.cells.astype(np.int64) for symmetry in drawn], puzzle_every, guesses)
 
 
 def _drawn(config: DataConfig, purpose: str, count: int) -> list[Symmetry]:

@@ -135,7 +135,7 @@ function trmEngine(scope) {
   }
 
   /** The input of the network, [L, D]; the puzzle embedding may be left out. */
-  function embed(question, w, source, width, showPuzzle = true) {
+  function embed(question, w, source, width, showPuzzle) {
     const x = new Float32Array((source.puzzleTokens + source.cells) * width);
     if (source.puzzleTokens && showPuzzle) x.set(w["puzzle.weight"].values);
     question.forEach((value, cell) => {
@@ -156,7 +156,8 @@ function trmEngine(scope) {
   }
 
   /** Every supervision step of every restart, until an answer keeps the rules. Each restart sees the puzzle under a
-   * symmetry, and its cells in another order every few steps; its frames are as if it had not. */
+   * symmetry, and its cells in another order every few steps, of which every second one shows guesses; its frames are
+   * as if it had not. */
   function* frames({ source, question, steps, restarts }) {
     const w = decode(source), width = w["embed.weight"].columns, length = source.puzzleTokens + source.cells;
     const update = (z) => stack(z, w, source.layers, length, width);
@@ -164,8 +165,13 @@ function trmEngine(scope) {
       const { values, cells } = source.symmetries[start];
       let seen = cells; // the puzzle's cell in each place
       const place = (shown) => shown.reduce((all, value, i) => ((all[seen[i]] = value), all), []);
-      const see = (showPuzzle) => embed(seen.map((cell) => values[question[cell]]), w, source, width, showPuzzle);
-      let x = see();
+      let answer = question;
+      const see = (showPuzzle, guesses) => {
+        let left = guesses;
+        const shown = seen.map((cell) => (question[cell] || left-- <= 0 ? question[cell] : answer[cell]));
+        return embed(shown.map((value) => values[value]), w, source, width, showPuzzle);
+      };
+      let x = see(true, 0);
       let [zH, zL] = ["h_init", "l_init"].map((name) => x.map((_, i) => w[name].values[i % width]));
       for (let step = 1; step <= steps; step++) {
         if (step > 1 && (step - 1) % source.viewSteps === 0) {
@@ -173,7 +179,7 @@ function trmEngine(scope) {
           const next = view.map((cell) => cells[cell]), order = next.map((cell) => seen.indexOf(cell));
           [zH, zL] = [zH, zL].map((z) => moved(z, order, source.puzzleTokens, width));
           seen = next;
-          x = see(turn % source.viewPuzzleEvery === 0);
+          x = see(turn % source.viewPuzzleEvery === 0, source.viewGuesses * (turn % 2));
         }
         for (let round = 0; round < source.hCycles; round++) {
           const inject = sum(zH, x);
@@ -181,7 +187,7 @@ function trmEngine(scope) {
           zH = update(sum(zH, zL));
         }
         const frame = { start, step, ...read(zH, w, source, width) };
-        frame.answer = place(frame.answer.map((value) => values.indexOf(value)));
+        answer = frame.answer = place(frame.answer.map((value) => values.indexOf(value)));
         frame.sure = place(frame.sure);
         const found = judge(source.box, question, frame.answer);
         const blanks = frame.answer.filter((value) => !value).length;

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from trm.errors import UserError
-from trm.evaluation.solve import DEEPER, VIEW_PUZZLE_EVERY, VIEW_STEPS, geometry_of
+from trm.evaluation.solve import DEEPER, VIEW_GUESSES, VIEW_PUZZLE_EVERY, VIEW_STEPS, geometry_of
 from trm.evaluation.symmetry import random_views, restart_symmetries
 from trm.study.records import WEIGHTS
 from trm.study.tasks import spec_of
@@ -75,6 +75,7 @@ def source(name: str, trained: TrainedModel) -> dict[str, Any]:
         "steps": steps,
         "viewSteps": VIEW_STEPS,
         "viewPuzzleEvery": VIEW_PUZZLE_EVERY,
+        "viewGuesses": VIEW_GUESSES,
         "views": [cells.tolist() for cells in views.cells] if views else [],
         "halt": halt,
         "symmetries": [

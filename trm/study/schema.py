@@ -383,6 +383,8 @@ class EvaluationConfig(Section):
     task's rules; 0: never."""
     view_puzzle_every: Count = 1
     """Of this many views one after another, the first sees the puzzle embedding and the others zeros; 1: all see it."""
+    view_guesses: Whole = 0
+    """Blank cells, the first in the order of the view, that every second view sees filled with the last answer."""
     copies: Whole | None = None
     """ARC: augmented copies of each test input that vote besides the original; null: all that were trained."""
     train_puzzles: Whole = 1000
@@ -401,10 +403,9 @@ class EvaluationConfig(Section):
                 f"view_steps={self.view_steps} cannot be measured together with confident, whose rows are each at a "
                 "step of their own: leave one out"
             )
-        if self.view_puzzle_every > 1 and not self.view_steps:
-            raise ValueError(
-                f"view_puzzle_every={self.view_puzzle_every} needs views: give view_steps, such as 2"
-            )
+        for name, unused in (("view_puzzle_every", 1), ("view_guesses", 0)):
+            if (value := getattr(self, name)) != unused and not self.view_steps:
+                raise ValueError(f"{name}={value} needs views: give view_steps, such as 2")
         return self
 
 

@@ -12,6 +12,7 @@ NO_SYMMETRIES = (
     "{} has no symmetries for restarts and views: give evaluation.noise, or no evaluation.restarts, and no "
     "evaluation.view_steps"
 )
+NO_GUESSES = "{} has no blank cells that a view can show filled: leave out evaluation.view_guesses"
 
 
 @dataclass(frozen=True)
