@@ -19,6 +19,9 @@ from trm.study.schema import DataConfig
 from trm.study.tasks import NO_GUESSES, NO_SYMMETRIES, spec_of
 from trm.tasks import task_of
 
+GUESS_FROM = 16
+"""Supervision steps before the first guess, which delays the answers to puzzles that need none."""
+
 
 class Symmetry(NamedTuple):
     """A permutation of the cells, then of the symbols, as `trm.tasks.base.Augmenter.maps`."""
@@ -66,7 +69,8 @@ class Views(NamedTuple):
     puzzle_every: int = 1
     """The first of this many views sees the puzzle embedding, the others zeros in its place."""
     guesses: int = 0
-    """Every second view sees this many of its first blank cells filled with the last answer."""
+    """Every second view from step `GUESS_FROM` on sees this many of its first blank cells filled with the last
+    answer."""
 
     def at(self, taken: int) -> np.ndarray | None:
         """The new order after `taken` steps; None: it stays."""
@@ -79,7 +83,7 @@ class Views(NamedTuple):
 
     def guesses_at(self, taken: int) -> int:
         """How many blank cells the view after `taken` steps sees filled."""
-        return self.guesses * (taken // self.steps % 2)
+        return self.guesses * (taken // self.steps % 2) * (taken >= GUESS_FROM)
 
 
 def random_views(

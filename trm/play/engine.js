@@ -179,7 +179,8 @@ function trmEngine(scope) {
           const next = view.map((cell) => cells[cell]), order = next.map((cell) => seen.indexOf(cell));
           [zH, zL] = [zH, zL].map((z) => moved(z, order, source.puzzleTokens, width));
           seen = next;
-          x = see(turn % source.viewPuzzleEvery === 0, source.viewGuesses * (turn % 2));
+          const guesses = step > source.guessFrom ? source.viewGuesses * (turn % 2) : 0;
+          x = see(turn % source.viewPuzzleEvery === 0, guesses);
         }
         for (let round = 0; round < source.hCycles; round++) {
           const inject = sum(zH, x);

@@ -10,7 +10,7 @@ import torch
 
 from trm.errors import UserError
 from trm.evaluation.solve import DEEPER, VIEW_GUESSES, VIEW_PUZZLE_EVERY, VIEW_STEPS, geometry_of
-from trm.evaluation.symmetry import random_views, restart_symmetries
+from trm.evaluation.symmetry import GUESS_FROM, random_views, restart_symmetries
 from trm.study.records import WEIGHTS
 from trm.study.tasks import spec_of
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
@@ -76,6 +76,7 @@ def source(name: str, trained: TrainedModel) -> dict[str, Any]:
         "viewSteps": VIEW_STEPS,
         "viewPuzzleEvery": VIEW_PUZZLE_EVERY,
         "viewGuesses": VIEW_GUESSES,
+        "guessFrom": GUESS_FROM,
         "views": [cells.tolist() for cells in views.cells] if views else [],
         "halt": halt,
         "symmetries": [

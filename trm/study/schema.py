@@ -384,7 +384,8 @@ class EvaluationConfig(Section):
     view_puzzle_every: Count = 1
     """Of this many views one after another, the first sees the puzzle embedding and the others zeros; 1: all see it."""
     view_guesses: Whole = 0
-    """Blank cells, the first in the order of the view, that every second view sees filled with the last answer."""
+    """Blank cells, the first in the order of the view, that every second view after step 16 sees filled with the last
+    answer."""
     copies: Whole | None = None
     """ARC: augmented copies of each test input that vote besides the original; null: all that were trained."""
     train_puzzles: Whole = 1000
