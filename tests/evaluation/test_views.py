@@ -9,10 +9,12 @@ from trm.backends.cpu.device import CpuBackend
 from trm.errors import UserError
 from trm.evaluation import symmetry
 from trm.evaluation.evaluate import Evaluation
-from trm.evaluation.passes import Pass, fill
+from trm.evaluation.passes import BLANK, Pass, fill
 from trm.evaluation.symmetry import random_views, restart_symmetries
 from trm.study.reading import config_argument
-from trm.study.schema import DataConfig, EvaluationConfig
+from trm.study.schema import TASKS, DataConfig, EvaluationConfig
+from trm.study.tasks import spec_of
+from trm.tasks import task_of
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
 
@@ -127,6 +129,7 @@ def test_a_cell_that_has_no_answer_stays_blank():
     answers = torch.tensor([[4, 0, 1, 2, 2, 2]], dtype=torch.uint8)
     assert fill(questions, answers, 3).tolist() == [[5, 1, 1, 2, 3, 1]]
     assert torch.equal(fill(questions, answers, 0), questions)
+    assert {task_of(name).blank for name in TASKS if spec_of(name).takes_hints} == {BLANK}
 
 
 def test_views_are_random_orders_that_keep_the_rules():

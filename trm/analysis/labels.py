@@ -111,7 +111,9 @@ CONFIG: dict[str, Label] = {
     "training.halting_cost": Label("halting cost \u03bb"),
     "evaluation.weights": Label("evaluated weights"),
     "evaluation.average": Label("snapshots averaged"),
-    "evaluation.view_guesses": Label("guesses per second view", one="guess per second view"),
+    "evaluation.view_guesses": Label(
+        "cells guessed in every second view", one="cell guessed in every second view"
+    ),
     "evaluation.view_puzzle_every": Label("views per one that sees the puzzle embedding"),
     "evaluation.view_steps": Label("supervision steps per view", one="supervision step per view"),
 }
