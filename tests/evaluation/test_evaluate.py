@@ -48,10 +48,15 @@ def spread_halting(net):
 
 def test_progress_names_the_work_on_the_first_worker_alone(trained, dataset_folder, monkeypatch, capsys):
     monkeypatch.setattr(progress.time, "monotonic", itertools.count(step=60.0).__next__)
-    measured = evaluation(trained, dataset_folder, unroll=(2, 3), restarts=(2,))
+    measured = evaluation(trained, dataset_folder, unroll=(2, 3), restarts=(2,), confident=True)
     measured.run()
     shown = capsys.readouterr().err
-    for work in ("train puzzles, 3 steps", "test puzzles, 3 steps", "test puzzles, 2 starts of 4 steps"):
+    for work in (
+        "train puzzles, 3 steps",
+        "test puzzles, 3 steps",
+        "test puzzles, 2 starts of 4 steps",
+        "test puzzles until confident, at most 3 steps",
+    ):
         assert f"evaluating {work}: 100 %" in shown
     measured.backend.rank = 1
     measured.run()

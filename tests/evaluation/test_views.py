@@ -12,8 +12,8 @@ from trm.evaluation.evaluate import Evaluation
 from trm.evaluation.passes import BLANK, Pass, fill
 from trm.evaluation.symmetry import random_views, restart_symmetries
 from trm.study.reading import config_argument
-from trm.study.schema import TASKS, DataConfig, EvaluationConfig
-from trm.study.tasks import spec_of
+from trm.study.schema import TASKS, DataConfig, EvaluationConfig, RunConfig
+from trm.study.tasks import no_guesses, spec_of
 from trm.tasks import task_of
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
@@ -124,12 +124,40 @@ def test_evaluations_record_what_views_change(measured):
         assert halts[1] != halts[0]
 
 
+@pytest.mark.parametrize("field", ["view_puzzle_every", "view_guesses"])
+def test_evaluations_with_other_views_differ_from_then_on(measured, field):
+    """The second view begins after step 16."""
+    _, measured = measured
+    options = {"unroll": (16, 20), "view_steps": 16, "traces": 0}
+    results = []
+    for changed in ({}, {field: 2}):
+        wanted = EvaluationConfig(**options, **changed)
+        found = Evaluation(measured.trained, measured.dataset, wanted, measured.backend).run()["results"]
+        results.append({(r["policy"], r["steps"]): r["cross_entropy"] for r in found if r["split"] == "test"})
+    plain, other = results
+    assert other["fixed", 16] == plain["fixed", 16]
+    assert other["fixed", 20] != plain["fixed", 20]
+
+
 def test_a_cell_that_has_no_answer_stays_blank():
     questions = torch.tensor([[5, 1, 1, 1, 3, 1]], dtype=torch.uint8)
     answers = torch.tensor([[4, 0, 1, 2, 2, 2]], dtype=torch.uint8)
     assert fill(questions, answers, 3).tolist() == [[5, 1, 1, 2, 3, 1]]
     assert torch.equal(fill(questions, answers, 0), questions)
     assert {task_of(name).blank for name in TASKS if spec_of(name).takes_hints} == {BLANK}
+
+
+def test_guesses_that_come_too_late_are_refused(measured):
+    _, measured = measured
+    given = (measured.trained, measured.dataset)
+    for view_steps, first in ((2, 18), (6, 18), (16, 16), (40, 40)):
+        options = {"view_steps": view_steps, "view_guesses": 2, "unroll": (first,)}
+        sentence = f"the first guess comes after step {first}, and no pass takes more than {first}: raise"
+        with pytest.raises(UserError, match=sentence):
+            Evaluation(*given, EvaluationConfig(**options), measured.backend)
+        options["unroll"] = (first + 1,)
+        views = Evaluation(*given, EvaluationConfig(**options), measured.backend).views
+        assert [taken for taken in range(first + 1) if views.guesses_at(taken)] == [first]
 
 
 def test_views_are_random_orders_that_keep_the_rules():
@@ -156,8 +184,10 @@ def test_what_has_no_views_is_refused_in_one_sentence():
         UserError, match=r"arc has no symmetries for restarts and views: .* no evaluation\.view_steps"
     ):
         random_views(DataConfig(task="arc", source="generate", arc_side=6), 2, 4)
-    with pytest.raises(UserError, match="maze has no blank cells that a view can show filled"):
-        random_views(DataConfig(task="maze", source="generate", maze_size=9, min_path=9), 2, 4, guesses=1)
+    maze = RunConfig(data=DataConfig(task="maze", source="generate", maze_size=9, min_path=9))
+    guessing = EvaluationConfig(view_steps=2, view_guesses=2, unroll=(64,))
+    assert "maze has no blank cells that a view can show filled" in no_guesses(maze, guessing)
+    assert not no_guesses(RunConfig(), guessing)
     for unused in ("view_puzzle_every", "view_guesses"):
         with pytest.raises(UserError, match=f"{unused}=3 needs views: give view_steps"):
             config_argument(EvaluationConfig, f'{{"{unused}": 3}}', "--evaluation")

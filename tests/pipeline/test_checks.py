@@ -108,6 +108,12 @@ def figure(**spec):
             "point batch_size=4: maze has no blank cells that a view can show filled",
         ),
         (
+            lambda study: study["experiments"]["batch"].update(
+                evaluation={"view_steps": 2, "view_guesses": 2}
+            ),
+            "point batch_size=4: evaluation.view_guesses=2 changes nothing: the first guess comes after step 18",
+        ),
+        (
             lambda study: study["experiments"]["batch"].update(set={"data.pool": 30}),
             "data.pool has 30 puzzles, not 44",
         ),

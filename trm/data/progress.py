@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class Progress:
-    """Prints a line after `every` seconds, then at growing intervals of at most 30 s."""
+    """Prints a line after `every` seconds, then at growing intervals of at most 30 s; nothing without a name."""
 
     def __init__(self, name: str, total: int, unit: str, every: float = 5.0):
-        self.name, self.total, self.unit, self.every = name, total, unit, every
+        self.name, self.total, self.unit = name, total, unit
+        self.every = every if name else float("inf")
         self.start = self.last = time.monotonic()
         self.printed = False
 
@@ -50,7 +51,7 @@ def over_rows(
 
     The first call runs alone, so that code is compiled once. Without a name, no progress is printed.
     """
-    progress = Progress(name, rows, unit, every=5.0 if name else float("inf"))
+    progress = Progress(name, rows, unit)
     ranges = [(start, min(start + chunk, rows)) for start in range(0, rows, chunk)]
     if not ranges:
         return

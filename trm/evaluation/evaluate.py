@@ -28,6 +28,7 @@ from trm.provenance import now, provenance
 from trm.study.flops import forward_flops, parameters, train_flops
 from trm.study.records import sealed
 from trm.study.schema import EvaluationConfig
+from trm.study.tasks import no_guesses
 from trm.tasks import task_of
 from trm.training.dataset import Dataset
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
@@ -73,6 +74,8 @@ class Evaluation:
                 )
         self.net, self.precision = inference_network(trained, evaluation, backend)
         model = trained.config.model
+        if sentence := no_guesses(trained.config, evaluation):
+            raise UserError(sentence)
         self.depths = tuple(sorted(set(evaluation.unroll))) or (model.halt_max_steps,)
         self.steps = evaluation.steps or model.halt_max_steps
         self.views = self._views(max(self.depths))
@@ -186,7 +189,8 @@ class Evaluation:
         halting = self._fixed("test", share)
         if evaluation.confident:
             for depth in self.depths:
-                timed, _ = confident(self.net, share, depth, self._score(), self.backend.synchronize)
+                name = self._progress(f"test puzzles until confident, at most {depth} steps")
+                timed, _ = confident(self.net, share, depth, self._score(), self.backend.synchronize, name)
                 self._add("test", "confident", depth, 1, timed.score, timed.seconds)
         if evaluation.restarts:
             symmetries = restart_symmetries(config.data, max(evaluation.restarts), evaluation.noise)

@@ -48,7 +48,7 @@ def batches(net: InferenceNetwork, data: Rows, name: str = "") -> Iterator[slice
     """Slices of the puzzles that form a batch. `name`: of the work on them, for progress; none without it."""
     count = len(data.inputs)
     size = net.batch_rows(data.inputs.shape[1] + net.arch.puzzle_tokens)
-    progress = Progress(name, count, "puzzles", every=5.0 if name else float("inf"))
+    progress = Progress(name, count, "puzzles")
     for first in range(0, count, size):
         stop = min(count, first + size)
         yield slice(first, stop)
@@ -109,16 +109,17 @@ def fixed(
 
 @torch.no_grad()
 def confident(
-    net: InferenceNetwork, data: Rows, depth: int, score: Score, wait: Callable[[], None]
+    net: InferenceNetwork, data: Rows, depth: int, score: Score, wait: Callable[[], None], name: str = ""
 ) -> tuple[Timed, Tensor]:
     """A puzzle leaves the batch at its first positive halt logit or after `depth` steps, and the next takes its slot.
 
     Once no puzzles are waiting, the batch is compacted whenever half of it is empty, except with several devices, since
     each size would need its own program. Returns the score and the answers, uint8 [N, S] on the host. They equal those
-    of a full pass, because rows are independent.
+    of a full pass, because rows are independent. `name`: for progress.
     """
     started = time.perf_counter()
     count, cells = data.inputs.shape
+    progress = Progress(name, count, "puzzles")
     device, shared = data.inputs.device, net.multiple > 1
     slots = min(count, next(batches(net, data)).stop)
     rows = slots + -slots % net.multiple
@@ -157,12 +158,14 @@ def confident(
             new = new.to(device)
             z_H, z_L, x = (torch.where(new, a, b) for a, b in zip(start(), (z_H, z_L, x), strict=True))
         open_slots = int(live.sum())
+        progress.update(incoming - open_slots)
         if open_slots == 0:
             break
         if not shared and open_slots <= len(live) // 2:
             kept = torch.nonzero(live).squeeze(1)
             z_H, z_L, x = (state[:, kept.to(device)] for state in (z_H, z_L, x))
             which, steps, live = which[kept], steps[kept], live[kept]
+    progress.close(count)
     return Timed(score, time.perf_counter() - started), answers
 
 

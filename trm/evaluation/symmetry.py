@@ -16,11 +16,8 @@ from torch import Tensor
 from trm.data import rng
 from trm.errors import UserError
 from trm.study.schema import DataConfig
-from trm.study.tasks import NO_GUESSES, NO_SYMMETRIES, spec_of
+from trm.study.tasks import GUESS_FROM, NO_SYMMETRIES, spec_of
 from trm.tasks import task_of
-
-GUESS_FROM = 16
-"""Supervision steps before the first guess, which delays the answers to puzzles that need none."""
 
 
 class Symmetry(NamedTuple):
@@ -93,12 +90,10 @@ def random_views(
     is 0, or the pass ends before the second view.
 
     Raises:
-        UserError: the task has no symmetries, or no blank cells to guess.
+        UserError: the task has no symmetries.
     """
     if not steps or most <= steps:
         return None
-    if guesses and not spec_of(config.task).takes_hints:
-        raise UserError(NO_GUESSES.format(config.task))
     drawn = _drawn(config, "view", (most - 1) // steps)
     return Views(steps, [symmetry.cells.astype(np.int64) for symmetry in drawn], puzzle_every, guesses)
 

@@ -97,7 +97,7 @@ def _answers(
         return answers, halts
     puzzle = torch.from_numpy(augmenter.identifiers(rows, copies))
     size = net.batch_rows(cells + net.arch.puzzle_tokens)
-    progress = Progress("evaluating votes", len(rows), "copies", every=float("inf") if backend.rank else 5.0)
+    progress = Progress("" if backend.rank else "evaluating votes", len(rows), "copies")
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
         made, _ = augmenter.canvases(rows[part], copies[part])

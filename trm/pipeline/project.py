@@ -23,7 +23,7 @@ from trm.study.merge import nearest
 from trm.study.points import ResolvedExperiment, Run, Study
 from trm.study.reading import error_sentence
 from trm.study.schema import DataConfig, RunConfig
-from trm.study.tasks import NO_GUESSES, NO_SYMMETRIES, spec_of
+from trm.study.tasks import NO_SYMMETRIES, no_guesses, spec_of
 from trm.training.history import COLUMNS
 
 LISTS = ".snakemake/trm-figures-{}.json"
@@ -195,8 +195,7 @@ def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
         symmetric = (measured.restarts and not measured.noise) or measured.view_steps
         if symmetric and not spec_of(config.data.task).symmetric:
             sentence = NO_SYMMETRIES.format(config.data.task)
-        elif measured.view_guesses and not spec_of(config.data.task).takes_hints:
-            sentence = NO_GUESSES.format(config.data.task)
+        sentence = sentence or no_guesses(config, measured)
         if sentence:
             raise UserError(f"{where}: experiment {experiment.name}, point {point.label}: {sentence}")
 

@@ -10,9 +10,9 @@ import torch
 
 from trm.errors import UserError
 from trm.evaluation.solve import DEEPER, VIEW_GUESSES, VIEW_PUZZLE_EVERY, VIEW_STEPS, geometry_of
-from trm.evaluation.symmetry import GUESS_FROM, random_views, restart_symmetries
+from trm.evaluation.symmetry import random_views, restart_symmetries
 from trm.study.records import WEIGHTS
-from trm.study.tasks import spec_of
+from trm.study.tasks import GUESS_FROM, spec_of
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
 
 RESTARTS = 8

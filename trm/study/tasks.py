@@ -4,15 +4,17 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from itertools import count
 from typing import Any, NamedTuple
 
-from trm.study.schema import TASKS, DataConfig
+from trm.study.schema import TASKS, DataConfig, EvaluationConfig, RunConfig
 
 NO_SYMMETRIES = (
     "{} has no symmetries for restarts and views: give evaluation.noise, or no evaluation.restarts, and no "
     "evaluation.view_steps"
 )
-NO_GUESSES = "{} has no blank cells that a view can show filled: leave out evaluation.view_guesses"
+GUESS_FROM = 16
+"""Supervision steps before a view shows guesses, which delay the answers to puzzles that need none."""
 
 
 @dataclass(frozen=True)
@@ -137,3 +139,20 @@ def recognised(seq_len: int, vocab_size: int) -> str:
     """The task of a data set without a manifest, by its sizes; the first task if none recognises them."""
     first = next(iter(TASKS))
     return next((name for name in TASKS if spec_of(name).recognises(seq_len, vocab_size)), first)
+
+
+def no_guesses(run: RunConfig, evaluation: EvaluationConfig) -> str:
+    """Why `evaluation.view_guesses` would change nothing; empty if it changes something, or is 0."""
+    steps, guesses = evaluation.view_steps, evaluation.view_guesses
+    if not guesses:
+        return ""
+    if not spec_of(run.data.task).takes_hints:
+        return f"{run.data.task} has no blank cells that a view can show filled: leave out evaluation.view_guesses"
+    first = next(turn * steps for turn in count(1, 2) if turn * steps >= GUESS_FROM)
+    longest = max((*evaluation.unroll, evaluation.steps or run.model.halt_max_steps))
+    if first < longest:
+        return ""
+    return (
+        f"evaluation.view_guesses={guesses} changes nothing: the first guess comes after step {first}, and no pass "
+        f"takes more than {longest}: raise evaluation.unroll or evaluation.steps, or leave it out"
+    )
