@@ -18,8 +18,7 @@ import torch
 from tests.evaluation.test_evaluate import spread_halting
 from tests.xla.steps import config
 from trm.backends.registry import open_backend
-from trm.evaluation import policies
-from trm.evaluation.symmetry import random_views, restart_symmetries
+from trm.evaluation import policies, symmetry
 from trm.model import inference
 from trm.training.dataset import Dataset
 from trm.model.scores import Score
@@ -35,7 +34,7 @@ states = initial_states(model, 0, torch.float32)
 net = InferenceNetwork(
     {name: backend.place(tensor) for name, tensor in weights.items()},
     backend.place(states["h_init"]), backend.place(states["l_init"]),
-    backend.place(torch.zeros(sizes.num_ids, model.d_model)),
+    backend.place(torch.ones(sizes.num_ids, model.d_model)),
     architecture(model, torch.float32), model.h_cycles, model.l_cycles, load_implementation(backend.network),
 )
 shared = []
@@ -60,16 +59,19 @@ net.step = counted
 inference.inference_batch = lambda *_: 4  # several batches, the last one short
 new_score = lambda: Score(backend.device, sizes.ignore, 1)
 compilations = getattr(backend, "compilations", int)
-def fixed(depth, view_steps=0):
+def fixed(depth, view_steps=0, *shown):
     before = compilations()
-    views = random_views(run.data, view_steps, depth)
+    views = symmetry.random_views(run.data, view_steps, depth, *shown)
     found = policies.fixed(net, test, (depth,), new_score, backend.synchronize, views)
     score = found.depths[depth].score.result(backend)
     return {"score": [score["puzzles"], score["cross_entropy"]], "rows": list(found.answers.shape),
             "halt": found.halt_logits.tolist(), "compiled": compilations() - before}
 fixed_scores = [fixed(depth) for depth in (4, 4, 9)]
 viewed = [fixed(depth, 1) for depth in (4, 5)]
-symmetries = restart_symmetries(run.data, 3)
+symmetry.GUESS_FROM = 3
+shown = [fixed(depth, 1, 3) for depth in (4, 5)]
+guessed = [fixed(depth, 1, 3, 2) for depth in (4, 5)]
+symmetries = symmetry.restart_symmetries(run.data, 3)
 restarts = policies.restarts(net, test, 2, (1, 3), 0.0, symmetries, new_score, backend.synchronize).best
 net.step = step
 spread_halting(net)
@@ -85,7 +87,7 @@ stopping = [confident(depth) for depth in (6, 6, 9)]
 print(json.dumps({
     "score": score, "shared": shared, "fixed": fixed_scores,
     "restarts": [restarts[k].result(backend)["puzzles"] for k in (1, 3)],
-    "viewed": viewed, "batches": sorted(batches), "confident": stopping,
+    "viewed": viewed, "shown": shown, "guessed": guessed, "batches": sorted(batches), "confident": stopping,
 }))
 """
 
@@ -104,14 +106,16 @@ def test_puzzles_are_shared_out(tmp_path: Path):
     assert found["restarts"] == [27, 27]
     assert found["batches"] == [16]  # four rows a device; the last batch is filled up
     assert plain["batches"] == [3, 4]
-    everything = ([*result["fixed"], *result["viewed"]] for result in (plain, found))
+    kinds = ("fixed", "viewed", "shown", "guessed")
+    everything = ([run for kind in kinds for run in result[kind]] for result in (plain, found))
     for one, other in zip(*everything, strict=True):
         assert other["score"] == pytest.approx(one["score"], rel=1e-3)
         assert other["rows"] == [27, 16]
         assert other["halt"] == pytest.approx(one["halt"], abs=1e-3)
     assert found["fixed"][2]["compiled"] == 0  # a deeper evaluation runs the same programs more often
-    assert found["viewed"][1]["compiled"] == 0  # nor does another order of the cells
-    assert plain["viewed"][0]["score"] != plain["fixed"][0]["score"]
+    for kind in ("viewed", "shown", "guessed"):  # nor do other orders of the cells, nor what they show
+        assert found[kind][1]["compiled"] == 0
+    assert len({plain[kind][0]["score"][1] for kind in kinds}) == 4
     for one, other in zip(plain["confident"], found["confident"], strict=True):
         assert 1 < one["steps"] < 9
         assert other["steps"] == pytest.approx(one["steps"])
