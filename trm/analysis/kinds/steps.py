@@ -110,7 +110,11 @@ def _grid(axes: Axes, trace: Mapping[str, Any], tokens: Any, bad: np.ndarray) ->
         squares.append([(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)])
         faces.append(face)
         if text:
-            style: dict[str, Any] = {"ha": "center", "va": "center", "fontweight": "bold" if given else "normal"}
+            style: dict[str, Any] = {
+                "ha": "center",
+                "va": "center",
+                "fontweight": "bold" if given else "normal",
+            }
             digit = axes.text(x + 0.5, y + 0.46, text, color=ink, fontsize=size, **style)
             digit.set_in_layout(False)  # inside its cell: measuring each takes longer than drawing it
         if bad[index]:
