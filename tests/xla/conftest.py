@@ -12,9 +12,11 @@ import pytest
 # machine has processors, all of them can wait for a free one for ever. Read when jax starts its CPU client.
 os.environ.setdefault("PJRT_NPROC", "16")
 if importlib.util.find_spec("torch_xla") is not None:
-    os.environ.setdefault(
-        "TRM_CPU_KERNELS", "0"
-    )  # XLA is compared with PyTorch, whose sums are closer to its own
+    # compiling the tests' programs takes far longer than running them
+    flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    os.environ.setdefault("XLA_FLAGS", flags)
+    # XLA is compared with PyTorch, whose sums are closer to its own than the kernel's
+    os.environ.setdefault("TRM_CPU_KERNELS", "0")
 
 REASON = "torch_xla is not installed here: the XLA tests run in the environment envs/tpu (Linux x86-64 only)"
 
