@@ -110,22 +110,18 @@ def _grid(axes: Axes, trace: Mapping[str, Any], tokens: Any, bad: np.ndarray) ->
         squares.append([(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)])
         faces.append(face)
         if text:
-            style: dict[str, Any] = {
-                "ha": "center",
-                "va": "center",
-                "fontweight": "bold" if given else "normal",
-            }
-            digit = axes.text(x + 0.5, y + 0.46, text, color=ink, fontsize=size, **style)
-            digit.set_in_layout(False)  # inside its cell: measuring each takes longer than drawing it
+            symbol = axes.text(x + 0.5, y + 0.46, text, color=ink, fontsize=size, ha="center", va="center")
+            symbol.set_fontweight("bold" if given else "normal")
+            symbol.set_in_layout(False)  # inside its cell: measuring each takes longer than drawing it
         if bad[index]:
             crosses.append([(x + 0.12, y + 0.12), (x + 0.88, y + 0.88)])
     height, width = boxes(trace)
     edges = [[(0, place), (columns, place)] for place in range(0, rows + 1, height or rows)]
     edges += [[(place, 0), (place, rows)] for place in range(0, columns + 1, width or columns)]
-    drawn = mpl.collections
-    axes.add_collection(drawn.PolyCollection(squares, facecolors=faces, edgecolors="#c9c9c4", linewidths=0.3))
-    axes.add_collection(drawn.LineCollection(crosses, colors=BAD, linewidths=0.5))
-    axes.add_collection(drawn.LineCollection(edges, colors="#333333", linewidths=0.8, capstyle="projecting"))
+    polygons, lines = mpl.collections.PolyCollection, mpl.collections.LineCollection
+    axes.add_collection(polygons(squares, facecolors=faces, edgecolors="#c9c9c4", linewidths=0.3))
+    axes.add_collection(lines(crosses, colors=BAD, linewidths=0.5))
+    axes.add_collection(lines(edges, colors="#333333", linewidths=0.8, capstyle="projecting"))
     axes.set_xlim(-0.05, columns + 0.05)
     axes.set_ylim(-0.05, rows + 0.05)
     axes.set_aspect("equal")
