@@ -19,14 +19,12 @@ from trm.pipeline import console
 from trm.pipeline.console import Study, View, replaces_output
 from trm.training.history import progress_line
 
-LINE = progress_line(
-    {
-        "step": 42, "train/loss": 1.25, "train/exact_accuracy": 0.125, "eval/exact_accuracy": 0.5,
-        "perf/rows_per_second": 1234.0, "perf/flops_per_second": 5e9,
-    },
-    100,
-    3723,
-)  # fmt: skip
+ROW = {
+    "step": 42, "train/loss": 1.25, "train/exact_accuracy": 0.5,
+    "perf/rows_per_second": 1234.0, "perf/flops_per_second": 5e9,
+}  # fmt: skip
+LINE = progress_line([ROW | {"step": 40, "eval/exact_accuracy": 0.125}, ROW], 100, 3723)
+"""Two steps after a validation: 12.5 % of unseen puzzles, half of those trained on."""
 
 
 def job(number, run="", rule="train", log="", **facts):
@@ -69,7 +67,7 @@ PLAN = {"event": "plan", "runs": {"a": 10.0, "b": 30.0}, "others": 3, "at_once":
 def test_the_last_line_of_a_runs_log_is_its_progress(tmp_path):
     log = tmp_path / "log"
     log.write_text(
-        f"--- before\n100 %  step 100/100  loss 9  exact -  1 rows/s  0:00:00 left\n--- now\n{LINE}\n{LINE[:9]}"
+        f"--- before\n100 %  step 100/100  loss 9  unseen -  1 rows/s  0:00:00 left\n--- now\n{LINE}\n{LINE[:9]}"
     )
     study = Study()
     study.take(job(1, "a", log=log))
@@ -105,9 +103,34 @@ def test_elsewhere_than_on_a_terminal_there_is_a_line_for_each_run(told, tmp_pat
         {"event": "started"}, PLAN, job(1, "a", log=log), {"event": "finished", "id": 1}, job(2, rule="table"),
         {"event": "finished", "id": 2}, {"event": "message", "text": "the slice was preempted"},
     ).splitlines()  # fmt: skip
-    assert len(lines) == 2
-    assert re.fullmatch(r"1 of 2 runs: a, loss 1.2500, exact 12.5 %, 0 s, about .* left", lines[0])
-    assert lines[1] == "the slice was preempted"
+    assert len(lines) == 3
+    assert re.fullmatch(r"2 runs to train, about 46 s left", lines[0])
+    assert re.fullmatch(r"1 of 2 runs: a, loss 1.2500, unseen 12.5 %, 0 s, about .* left", lines[1])
+    assert lines[2] == "the slice was preempted"
+
+
+def test_elsewhere_than_on_a_terminal_it_is_never_silent_for_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(console, "EVENTS", tmp_path / "events")
+    clock = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    text, log = io.StringIO(), tmp_path / "log"
+    log.write_text(LINE + "\n")
+    view = View(Console(file=text, highlight=False, soft_wrap=True))
+    for events in ([], [{"event": "started"}, PLAN], [job(1, "a", log=log), job(2, rule="table")]):
+        with console.EVENTS.open("a") as file:
+            file.writelines(json.dumps(event) + "\n" for event in events)
+        clock[0] += console.SILENCE
+        view.update()
+    clock[0] += console.SILENCE
+    view.update()
+    view.interrupt(15, None)
+    assert text.getvalue().splitlines() == [
+        "looking for what is to be done (30 s)",
+        "2 runs to train, about 46 s left",
+        "running: a 42 %, loss 1.2500, unseen 12.5 %, 1 other job, about 63 min left",
+        "running: a 42 %, loss 1.2500, unseen 12.5 %, 1 other job, about 63 min left",
+        "Stopping: each run writes its checkpoint.",
+    ]
 
 
 def test_a_failed_job_is_named_with_its_reason(told, tmp_path):
@@ -115,6 +138,7 @@ def test_a_failed_job_is_named_with_its_reason(told, tmp_path):
     log.write_text("much\ntrm train: training stopped\n\n")
     events = {"event": "started"}, PLAN, job(1, "a", log=log), {"event": "failed", "id": 1}
     said = told(*events, code=1)
+    said = said.removeprefix("2 runs to train, about 46 s left\n")
     assert said.startswith(f"Failed: a\n  trm train: training stopped\n  {log}\n1 job failed after 0 s")
     assert "Failed" not in told(*events, code=1, interrupted=True)
 
@@ -134,7 +158,7 @@ def test_the_panel_has_runs_and_times(told, tmp_path):
     for words in (
         "about 63 min left",
         "0 of 2 runs",
-        "42 %  loss 1.2500  exact 12.5 %  62 min left",
+        "42 %  loss 1.2500  unseen 12.5 %  62 min left",
         "Table t",
     ):
         assert words in shown

@@ -37,8 +37,10 @@ SHOWN = 8
 """Running jobs in the panel."""
 AGE = 1.0
 """Seconds until a log is read again."""
+SILENCE = 30.0
+"""Seconds after which output that is no terminal says that the study goes on."""
 PROGRESS = re.compile(
-    r"^ *(\d+) %  step \d+/\d+  loss (\S+)  exact +(-|[\d.]+ %).*  (\d+):(\d\d):(\d\d) left$", re.MULTILINE
+    r"^ *(\d+) %  step \d+/\d+  loss (\S+)  unseen +(-|[\d.]+ %).*  (\d+):(\d\d):(\d\d) left$", re.MULTILINE
 )
 """A line of `trm.training.history.progress_line`."""
 ERROR = re.compile(r"^\w+(Error|Exception)\b.*:$(?!\nAt least one job did not)", re.MULTILINE)
@@ -60,8 +62,8 @@ class Progress(NamedTuple):
 
     percent: int
     loss: str
-    exact: str
-    """Exact accuracy on training rows."""
+    unseen: str
+    """Exact accuracy on the validation puzzles."""
     left: float
     """Seconds."""
 
@@ -92,9 +94,9 @@ class Job:
             self.read, self.known = now, None
             found = PROGRESS.findall(_tail(Path(self.log)).rpartition("\n--- ")[2])  # of the last attempt
             if found:
-                percent, loss, exact, hours, minutes, seconds = found[-1]
+                percent, loss, unseen, hours, minutes, seconds = found[-1]
                 left = 3600.0 * int(hours) + 60 * int(minutes) + int(seconds)
-                self.known = Progress(int(percent), loss, exact, left)
+                self.known = Progress(int(percent), loss, unseen, left)
         return self.known
 
 
@@ -187,7 +189,7 @@ class View:
         self.console = console or Console(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.study = Study()
         self.interrupted = False
-        self._read, self._stack = 0, ExitStack()
+        self._read, self._stack, self._said = 0, ExitStack(), time.monotonic()
         self._live = Live(
             get_renderable=self.panel, console=self.console, transient=True, auto_refresh=False,
             redirect_stdout=False, redirect_stderr=False,
@@ -203,7 +205,9 @@ class View:
         self._stack.close()
 
     def interrupt(self, number: int, frame: object) -> None:
-        """Record Ctrl-C, which Snakemake receives too."""
+        """Record Ctrl-C or SIGTERM, which Snakemake receives too."""
+        if not self.interrupted and not self.console.is_terminal:
+            self._line("Stopping: each run writes its checkpoint.")
         self.interrupted = True
 
     def update(self) -> None:
@@ -220,10 +224,15 @@ class View:
                     (line for line in reversed(_tail(Path(job.log)).splitlines()) if line.strip()), "no log"
                 )
                 self.console.print(Text(f"Failed: {job.name}\n  {reason}\n  {job.log}"), style="red")
-            elif job and job.rule == "train" and not self.console.is_terminal:
-                self._line(job)
+            elif not self.console.is_terminal and not self.interrupted:
+                if job and job.rule == "train":
+                    self._line(self._trained(job))
+                elif facts.get("runs"):
+                    self._line(f"{count(len(self.study.runs), 'run')} to train, {self._left()}")
         if self.console.is_terminal:
             self._live.refresh()
+        elif time.monotonic() - self._said >= SILENCE:
+            self._line(self._running())
 
     def _new_events(self) -> list[dict[str, Any]]:
         try:
@@ -236,14 +245,31 @@ class View:
         self._read += len(whole)
         return [json.loads(line) for line in whole.splitlines()]
 
-    def _line(self, job: Job) -> None:
+    def _line(self, text: str) -> None:
+        self._said = time.monotonic()
+        self.console.print(Text(text))
+
+    def _left(self) -> str:
+        return f"about {seconds_text(self.study.left())} left"
+
+    def _trained(self, job: Job) -> str:
         study, progress = self.study, job.progress()
-        facts = f", loss {progress.loss}, exact {progress.exact}" if progress else ""
+        facts = f", loss {progress.loss}, unseen {progress.unseen}" if progress else ""
         took = seconds_text(time.monotonic() - job.started)
-        left = f", about {seconds_text(study.left())} left" if study.trained() < len(study.runs) else ""
-        self.console.print(
-            f"{study.trained()} of {count(len(study.runs), 'run')}: {job.run}{facts}, {took}{left}"
-        )
+        left = f", {self._left()}" if study.trained() < len(study.runs) else ""
+        return f"{study.trained()} of {count(len(study.runs), 'run')}: {job.run}{facts}, {took}{left}"
+
+    def _running(self) -> str:
+        """What is under way, in words: the run that is furthest, or the first other job."""
+        if not self.study.started:
+            return f"looking for what is to be done ({seconds_text(time.monotonic() - self.study.began)})"
+        jobs = sorted(self.study.running.values(), key=lambda job: job.rule != "train")
+        if not jobs:
+            return "waiting for jobs to start"
+        progress = jobs[0].progress() if jobs[0].rule == "train" else None
+        facts = f" {progress.percent} %, loss {progress.loss}, unseen {progress.unseen}" if progress else ""
+        others = f", {count(len(jobs) - 1, 'other job')}" if len(jobs) > 1 else ""
+        return f"running: {jobs[0].name}{facts}{others}, {self._left()}"
 
     def panel(self) -> Panel:
         study = self.study
@@ -271,9 +297,9 @@ class View:
             progress = job.progress() if job.rule == "train" else None
             name = job.run if job.rule == "train" else job.text
             if progress:
-                percent, loss, exact, left = progress
+                percent, loss, unseen, left = progress
                 table.add_row(
-                    name, f"{percent} %", f"loss {loss}", f"exact {exact}", f"{seconds_text(left)} left"
+                    name, f"{percent} %", f"loss {loss}", f"unseen {unseen}", f"{seconds_text(left)} left"
                 )
             else:
                 table.add_row(Text(job.name, style="dim"), "", "", "", "")

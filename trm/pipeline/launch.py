@@ -93,6 +93,12 @@ def _watched(start: Callable[[dict[str, str], int], subprocess.Popen[bytes]]) ->
     with console.OUTPUT.open("wb") as output, console.View() as view:
         signal.signal(signal.SIGINT, view.interrupt)
         process = start(environment, output.fileno())
+
+        def terminate(number: int, frame: object) -> None:
+            view.interrupt(number, frame)
+            process.send_signal(number)
+
+        signal.signal(signal.SIGTERM, terminate)
         while process.poll() is None:
             view.update()
             with suppress(subprocess.TimeoutExpired):

@@ -42,18 +42,14 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-def progress_line(row: Row, steps: int, seconds_left: float) -> str:
-    """One line for the console."""
-
-    def share(name: str) -> str:
-        value = row.get(name)
-        return "   -  " if value is None else f"{100 * value:5.1f} %"
-
+def progress_line(rows: list[Row], steps: int, seconds_left: float) -> str:
+    """One line for the console: the last of `rows`, with the exact accuracy of the latest validation ("unseen")."""
+    row = rows[-1]
+    known = (value for past in reversed(rows) if (value := past.get("eval/exact_accuracy")) is not None)
+    unseen = next(known, None)
     step = int(row["step"])
     line = f"{100 * step // steps:3d} %  step {step}/{steps}  loss {row['train/loss']:.4f}"
-    line += f"  exact {share('train/exact_accuracy')}"
-    if row.get("eval/exact_accuracy") is not None:
-        line += f"  validation {share('eval/exact_accuracy')}"
+    line += "  unseen " + ("   -  " if unseen is None else f"{100 * unseen:5.1f} %")
     line += f"  {row['perf/rows_per_second']:,.0f} rows/s  {flops_text(row['perf/flops_per_second'])}/s"
     return line + f"  {duration(seconds_left)} left"
 

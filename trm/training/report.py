@@ -127,7 +127,7 @@ class Reporter:
         if backend.rank == 0:
             done = max(1, record.done - self._resumed_at)
             left = (time.monotonic() - self._started) / done * (training.steps - record.done)
-            print(progress_line(row, training.steps, left), flush=True)
+            print(progress_line(record.rows, training.steps, left), flush=True)
             self._folder.write_extra("history.csv", to_csv(record.rows))
             for writer in self._writers:
                 writer.write(row)
