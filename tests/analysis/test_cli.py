@@ -15,11 +15,7 @@ def test_from_result_files_to_a_figure(
 ) -> None:
     table, fit, figure = (str(tmp_path / name) for name in ("t.csv", "f.json", "law.pdf"))
     spec = tmp_path / "fit.spec.json"
-    spec.write_text(
-        json.dumps(
-            {"experiments": ["two_decades"], "x": "train_flops", "form": "power_law", "bootstrap": 1000}
-        )
-    )
+    spec.write_text(json.dumps({"x": "train_flops", "form": "power_law"}))  # of the table's own experiment
     law = json.dumps({"kind": "law", "x": "train_flops", "fit": "power_law"})
     assert main(["table", "--experiment", str(study / "specs/two_decades.json"), "--out", table]) == 0
     assert main(["fit", "--table", table, "--spec", str(spec), "--out", fit]) == 0

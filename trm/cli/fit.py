@@ -27,6 +27,9 @@ def run(args: argparse.Namespace) -> int:
 
     spec = config_argument(FitSpec, args.spec, "--spec")
     tables = [load(path) for path in args.table]
+    if not spec.experiments:  # a figure asks for the fit of its own tables by name
+        names = tuple(dict.fromkeys(table.experiment for table in tables))
+        spec = spec.model_copy(update={"experiments": names})
     result = fit_table(merge(tables, spec.experiments), spec)
     write_text(args.out, dump(sealed({**result, "name": Path(args.out).stem, **origin(tables)})))
     for group in result["groups"]:
