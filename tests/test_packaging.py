@@ -27,6 +27,7 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "cloud" / "index.html").is_file()
+    assert "def from_pretrained" in re.sub("<[^>]+>", "", (tmp_path / "models" / "index.html").read_text())
     assert "function trmEngine" in (tmp_path / "play" / "index.html").read_text()
     assert (tmp_path / "search" / "search_index.json").stat().st_size < 1_000_000  # without the weights
 
