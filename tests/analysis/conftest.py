@@ -40,7 +40,9 @@ GRIDS = {
     ],
 }
 EVALUATIONS = {
-    "inference": (EvaluationConfig(unroll=(1, 2, 4, 8, 16), confident=True, restarts=(2, 4), noise=0.3),),
+    "inference": (
+        EvaluationConfig(unroll=(1, 2, 4, 8, 16), confident=True, restarts=(2, 4), start_noise=0.3),
+    ),
     "ema": (EvaluationConfig(), EvaluationConfig(weights="raw")),
     "unroll": (EvaluationConfig(unroll=(1, 2, 4, 8, 16)),),
 }

@@ -15,6 +15,7 @@ from trm.data.dataset import Meta, one_example_set
 from trm.errors import UserError
 from trm.evaluation import bins, policies
 from trm.evaluation.evaluate import Evaluation, evaluate_run
+from trm.evaluation.passes import Noise
 from trm.evaluation.symmetry import restart_symmetries
 from trm.model.scores import Score
 from trm.study.flops import forward_flops
@@ -64,7 +65,13 @@ def test_progress_names_the_work_on_the_first_worker_alone(trained, dataset_fold
 
 
 def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):
-    settings = {"unroll": [1, 4, 6], "confident": True, "restarts": [1, 3], "noise": 0.5, "train_puzzles": 30}
+    settings = {
+        "unroll": [1, 4, 6],
+        "confident": True,
+        "restarts": [1, 3],
+        "step_noise": 0.5,
+        "train_puzzles": 30,
+    }
     arguments = ["evaluate", "--run", str(trained), "--dataset", str(dataset_folder), "--threads", "1"]
     arguments += ["--evaluation", json.dumps(settings), "--out", str(tmp_path / "e.json")]
     assert main([*arguments, "--predictions", str(tmp_path / "p.npz")]) == 0
@@ -83,7 +90,14 @@ def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):
     for policy in ("restarts", "majority", "oracle"):
         assert found["test", policy, 4, 1]["correct"] == fixed["correct"]
     assert found["test", "oracle", 4, 3]["correct"] >= found["test", "restarts", 4, 3]["correct"]
-    assert document["halting"]["steps"] == [1, 2, 3, 4, 5, 6]
+    solved = {k: found["test", "restarts", 4, k]["solved_counts"] for k in (1, 3)}
+    assert solved[1] == [40 - fixed["correct"], fixed["correct"]]
+    assert (len(solved[3]), sum(solved[3])) == (4, 40)
+    assert sum(solved[3][1:]) == found["test", "oracle", 4, 3]["correct"]
+    halting = document["halting"]
+    assert halting["steps"] == [1, 2, 3, 4, 5, 6]
+    assert halting["solved"][0] == found["test", "fixed", 1, 1]["exact_accuracy"]
+    assert sum(halting["solved"]) >= found["test", "fixed", 6, 1]["exact_accuracy"]
     assert len(document["traces"]) == 4
     assert np.shape(document["traces"][0]["steps"]) == (4, 16)
     predictions = np.load(tmp_path / "p.npz")
@@ -135,7 +149,14 @@ def test_bins_of_ratings_double_and_many_clue_counts_share_bins():
 
 def test_every_policy_unrolls_deeper_than_trained(trained, dataset_folder):
     """4 steps in training, 9 here."""
-    options = {"unroll": (4, 9), "confident": True, "restarts": (2,), "noise": 0.5, "steps": 9, "traces": 1}
+    options = {
+        "unroll": (4, 9),
+        "confident": True,
+        "restarts": (2,),
+        "start_noise": 0.5,
+        "steps": 9,
+        "traces": 1,
+    }
     document = evaluation(trained, dataset_folder, train_puzzles=0, **options).run()
     assert {(row["policy"], row["steps"]) for row in document["results"]} >= {
         ("fixed", 9), ("confident", 9), ("restarts", 9), ("majority", 9), ("oracle", 9)
@@ -213,7 +234,7 @@ def test_choosing_among_restarts():
     )  # K, B, S
     halts = torch.tensor([[3.0, 0.0], [1.0, 1.0], [2.0, 5.0]])
     labels = torch.tensor([[1, 2], [1, 1]], dtype=torch.uint8)
-    best, majority, oracle = policies.chosen(answers, halts, labels, ignore=0)
+    best, majority, oracle = policies.chosen(answers, halts, policies.is_right(answers, labels, ignore=0))
     assert (best.tolist(), majority.tolist()) == ([0, 2], [2, 1])
     assert oracle.tolist()[0] in (1, 2)
 
@@ -223,7 +244,8 @@ def test_the_oracle_ignores_what_the_score_ignores(ignore, right):
     """Data sets of other tools may ignore no label: then an answer must have the padding right, too."""
     answers = torch.tensor([[[1, 1]], [[1, 0]]], dtype=torch.uint8)
     labels = torch.tensor([[1, 0]], dtype=torch.uint8)
-    assert policies.chosen(answers, torch.tensor([[1.0], [0.0]]), labels, ignore)[2].tolist() == [right]
+    rights = policies.is_right(answers, labels, ignore)
+    assert policies.chosen(answers, torch.tensor([[1.0], [0.0]]), rights)[2].tolist() == [right]
 
 
 def test_what_several_workers_cannot_do_is_refused_before_the_work(trained, dataset_folder, tmp_path):
@@ -249,9 +271,9 @@ def test_restarts_differ_by_noise_or_symmetry(trained, dataset_folder):
         found = policies.restarts(measured.net, data, 4, (4,), *how)
         return found.best[4].result(measured.backend), found.oracle[4].result(measured.backend)
 
-    plain = restarts(0.0, False)
+    plain = restarts((0.0, 0.0), False)
     assert plain[0]["correct"] == plain[1]["correct"]
-    for way in ((3.0, False), (0.0, True)):
+    for way in (((3.0, 0.0), False), ((0.0, 3.0), False), ((0.0, 0.0), True)):
         assert restarts(*way) == restarts(*way)
         assert restarts(*way)[0]["accuracy"] != plain[0]["accuracy"]
 
@@ -259,8 +281,8 @@ def test_restarts_differ_by_noise_or_symmetry(trained, dataset_folder):
 def test_a_restart_is_a_run_on_the_moved_puzzle(trained, dataset_folder):
     measured = evaluation(trained, dataset_folder)
     data = measured.dataset.originals("test", measured.backend)
-    symmetries = restart_symmetries(measured.trained.config.data, 2, 0.0)
-    how = (data, 4, (1,), 0.0, symmetries[1:], measured._score, measured.backend.synchronize)
+    symmetries = restart_symmetries(measured.trained.config.data, 2)
+    how = (data, 4, (1,), (0.0, 0.0), symmetries[1:], measured._score, measured.backend.synchronize)
     found = policies.restarts(measured.net, *how).best[1].result(measured.backend)
     moved = data._replace(inputs=symmetries[1].apply(data.inputs), labels=symmetries[1].apply(data.labels))
     wanted = policies.fixed(measured.net, moved, (4,), measured._score, measured.backend.synchronize)
@@ -273,19 +295,20 @@ def test_symmetries_are_undone(changes):
     config = DataConfig(**changes)
     vocab, cells = task_of(config.task).symmetries(config, rng.key(1))
     grids = torch.randint(0, vocab.shape[1], (5, cells.shape[1]), dtype=torch.uint8)
-    first, *others = restart_symmetries(config, 8, 0.0)
+    first, *others = restart_symmetries(config, 8)
     assert torch.equal(first.apply(grids), grids)
     for symmetry in others:
         assert torch.equal(symmetry.undo(symmetry.apply(grids)), grids)
     assert len({symmetry.apply(grids).numpy().tobytes() for symmetry in others}) > 1
-    assert all(np.array_equal(s.cells, first.cells) for s in restart_symmetries(config, 8, 0.3))
+    assert all(np.array_equal(s.cells, first.cells) for s in restart_symmetries(config, 8, noise=True))
 
 
 def test_a_task_without_symmetries_needs_noise():
     with pytest.raises(
-        UserError, match=r"arc has no symmetries for restarts and views: give evaluation\.noise"
+        UserError,
+        match=r"arc has no symmetries for restarts and views: give evaluation\.start_noise or step_noise",
     ):
-        restart_symmetries(DataConfig(task="arc", source="generate", arc_side=6), 2, 0.0)
+        restart_symmetries(DataConfig(task="arc", source="generate", arc_side=6), 2)
     for name in TASKS:
         found = task_of(name).symmetries(DataConfig(task=name, maze_size=9), rng.key(1))
         assert spec_of(name).symmetric == (found is not None)
@@ -340,12 +363,12 @@ def test_validation_counts_blank_cells_apart(dataset_folder, tmp_path):
 
 
 def test_every_restart_and_state_has_noise_of_its_own():
-    start = torch.zeros(3, 4, 5)
-    drawn = [
-        policies.restart_noise(start, 0.3, *place) for place in ((1, 0, 0), (2, 0, 0), (1, 0, 1), (1, 8, 0))
-    ]
+    def draw(restart, first, which):
+        return Noise(0.3, 0.0, restart, first).add(torch.zeros(3, 4, 5), 0.3, which)
+
+    drawn = [draw(*place) for place in ((1, 0, 0), (2, 0, 0), (1, 0, 1), (1, 8, 0))]
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
-    assert torch.equal(drawn[0], policies.restart_noise(start, 0.3, 1, 0, 0))
+    assert torch.equal(drawn[0], draw(1, 0, 0))
 
 
 @pytest.mark.parametrize("content", [b"", b"12345", b"\xff" * 3000])

@@ -1,5 +1,8 @@
 """Passes that change the order of the cells every few steps."""
 
+from itertools import pairwise
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +11,9 @@ from tests.training.conftest import config, train
 from trm.backends.cpu.device import CpuBackend
 from trm.errors import UserError
 from trm.evaluation import symmetry
-from trm.evaluation.evaluate import Evaluation
+from trm.evaluation.evaluate import Evaluation, inference_network
 from trm.evaluation.passes import BLANK, Pass, fill
+from trm.evaluation.solve import VIEW_GUESSES, VIEW_PUZZLE_EVERY, VIEW_STEPS, geometry_of, keeps_rules
 from trm.evaluation.symmetry import random_views, restart_symmetries
 from trm.study.reading import config_argument
 from trm.study.schema import TASKS, DataConfig, EvaluationConfig, RunConfig
@@ -17,6 +21,9 @@ from trm.study.tasks import no_guesses, spec_of
 from trm.tasks import task_of
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
+
+ROOT = Path(__file__).parents[2]
+HARD = "................12..3..4.........5......1......67..8.3.2.5.....17.....9.9....3..."
 
 
 @pytest.fixture(scope="module", params=["mlp", "attention", "learned"])
@@ -88,6 +95,37 @@ def test_a_view_is_a_pass_on_the_moved_puzzle(measured, monkeypatch):
         other = logits_of(measured, data, 6, None, views._replace(**changed))
         assert torch.equal(found[:2], other[:2])
         assert not torch.equal(found[2], other[2])
+
+
+def test_views_without_the_puzzle_embedding_leave_the_halt_logits(measured):
+    _, measured = measured
+    data = measured.dataset.originals("test", measured.backend)
+    states = Pass(
+        measured.net, data.inputs, data.puzzle, None, random_views(measured.trained.config.data, 2, 8, 2)
+    )
+    with torch.no_grad():
+        halts = torch.stack([states.step()[1] for _ in range(8)])
+    differs = [not torch.equal(*pair) for pair in pairwise(halts)]
+    assert differs == [True, False, False, True, True, False, False]
+
+
+def test_wrong_answers_are_not_believed():
+    """The shipped model on a hard puzzle under 6 symmetries, with views as in `trm solve`."""
+    trained = load_weights(ROOT / "models" / "sudoku9_hard")
+    net, _ = inference_network(trained, EvaluationConfig(), CpuBackend())
+    boxes = DataConfig(box_rows=3, box_cols=3)
+    question = torch.tensor([[int(cell) + 1 for cell in HARD.replace(".", "0")]], dtype=torch.uint8)
+    inputs = torch.cat([each.apply(question) for each in restart_symmetries(boxes, 6)])
+    views = random_views(boxes, VIEW_STEPS, 24, VIEW_PUZZLE_EVERY, VIEW_GUESSES)
+    states = Pass(net, inputs, torch.zeros(6, dtype=torch.int32), views=views)
+    believed = 0
+    with torch.no_grad():
+        for _ in range(24):
+            logits, halt = states.step()
+            answers = states.answers(logits).numpy() - 1
+            wrong = ~keeps_rules(geometry_of(trained), inputs.numpy() - 1, answers)
+            believed += int((wrong & (halt.numpy() > 0)).sum())
+    assert believed == 0
 
 
 def test_rows_that_stay_go_on_unchanged(measured, monkeypatch):

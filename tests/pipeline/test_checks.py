@@ -90,8 +90,8 @@ def figure(**spec):
                 set={"data": {"task": "arc", "source": "generate", "arc_side": 6}},
                 evaluation={"restarts": [2]},
             ),
-            "point batch_size=4: arc has no symmetries for restarts and views: give evaluation.noise, or no "
-            "evaluation.restarts, and no evaluation.view_steps",
+            "point batch_size=4: arc has no symmetries for restarts and views: give evaluation.start_noise or "
+            "step_noise, or no evaluation.restarts, and no evaluation.view_steps",
         ),
         (
             lambda study: study["experiments"]["batch"].update(

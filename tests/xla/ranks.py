@@ -138,7 +138,7 @@ def main() -> None:
         shutil.copytree(stopped, own, dirs_exist_ok=True)
         backend.stop_at = 0
         assert log.phase("resume", trainer)(case, log, own).run() == 0
-        settings = EvaluationConfig(confident=True, restarts=(1, 2), noise=0.1, train_puzzles=4)
+        settings = EvaluationConfig(confident=True, restarts=(1, 2), start_noise=0.1, train_puzzles=4)
         weights, out = FOLDER / f"out-{case}-0", FOLDER / f"evaluation-{case}-{RANK}.json"
         log.phase("evaluate", evaluate_run)(weights, dataset_of(case), settings, out, None, backend)
         found[case], log.phases = log.phases, []

@@ -140,15 +140,12 @@ def _solve_one(args: argparse.Namespace) -> int:
 
         write_text(args.svg, animation(geometry, question, found.history))
     answer = to_text(found.answers[0])
-    sure = 100 / (1 + math.exp(-float(found.halt_logits[0])))
     where = f"step {found.steps[0]}" + (f" of restart {found.starts[0]}" if found.starts[0] else "")
     print(answer)
     if found.right[0]:
-        doubt = "" if sure >= 50 else f"; the model itself is not sure of it ({sure:.0f} %)"
-        print(
-            f"Solved at {where} by {name}: the answer keeps every rule and clue{doubt}.{NUMBERS[solutions]}"
-        )
+        print(f"Solved at {where} by {name}: the answer keeps every rule and clue.{NUMBERS[solutions]}")
         return 0
+    sure = 100 / (1 + math.exp(-float(found.halt_logits[0])))
     wrong = fault(geometry, question, found.answers[0]) or "cells are left blank"
     belief = "The model is not sure of this answer" if sure < 50 else "The model believes this answer"
     print(

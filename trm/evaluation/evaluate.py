@@ -147,14 +147,16 @@ class Evaluation:
             self._add(split, "fixed", depth, 1, timed.score, timed.seconds, run.right[depth])
         last = max(self.depths)
         steps = torch.arange(1, last + 1, device=run.first_positive.device)
-        counts = (run.first_positive[:, None] == steps).sum(0)
-        total = torch.cat((counts, torch.tensor([len(run.first_positive)], device=counts.device)))
-        *shares, puzzles = self.backend.total(self.backend.fetch(total)).tolist()
+        firsts = torch.stack((run.first_positive, run.first_right))
+        counts = (firsts[:, :, None] == steps).sum(1).flatten()
+        total = torch.cat((counts, torch.tensor([firsts.shape[1]], device=counts.device)))
+        *numbers, puzzles = self.backend.total(self.backend.fetch(total)).tolist()
+        shares = [number / max(1, puzzles) for number in numbers]
         if self.backend.world == 1:
             self.predictions[f"{split}_answers"] = run.answers.cpu().numpy()
             self.predictions[f"{split}_halt_logits"] = run.halt_logits.cpu().numpy()
             self.predictions[f"{split}_first_positive"] = run.first_positive.cpu().numpy()
-        return {"steps": list(range(1, last + 1)), "share": [count / max(1, puzzles) for count in shares]}
+        return {"steps": list(range(1, last + 1)), "share": shares[:last], "solved": shares[last:]}
 
     def _traces(self, data: Rows) -> list[dict[str, Any]]:
         """Answers after each step on the first test puzzles; symbols as in the data set files."""
@@ -193,14 +195,18 @@ class Evaluation:
                 timed, _ = confident(self.net, share, depth, self._score(), self.backend.synchronize, name)
                 self._add("test", "confident", depth, 1, timed.score, timed.seconds)
         if evaluation.restarts:
-            symmetries = restart_symmetries(config.data, max(evaluation.restarts), evaluation.noise)
-            how = (evaluation.restarts, evaluation.noise, symmetries, self._score, self.backend.synchronize)
+            noise = evaluation.start_noise, evaluation.step_noise
+            symmetries = restart_symmetries(config.data, max(evaluation.restarts), any(noise))
+            how = (evaluation.restarts, noise, symmetries, self._score, self.backend.synchronize)
             name = self._progress(f"test puzzles, {max(evaluation.restarts)} starts of {self.steps} steps")
             result = restarts(self.net, share, self.steps, *how, self._views(self.steps), name)
             policies = {"restarts": result.best, "majority": result.majority, "oracle": result.oracle}
             for policy, scores in policies.items():
                 for count, score in scores.items():
                     self._add("test", policy, self.steps, count, score, result.seconds[count])
+                    if policy == "restarts":
+                        solved = self.backend.total(self.backend.fetch(result.solved[count]))
+                        self.results[-1]["solved_counts"] = [int(number) for number in solved.tolist()]
         tasks: list[dict[str, Any]] = []
         if can_vote(self.dataset):
             selection = (evaluation.copies, evaluation.test_puzzles)

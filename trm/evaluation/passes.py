@@ -8,6 +8,9 @@ Shapes: B puzzles, L tokens, S cells, D width, V symbols.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+from zlib import crc32
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -37,6 +40,32 @@ def fill(questions: Tensor, answers: Tensor, guesses: int) -> Tensor:
     return torch.where(blank & (blank.cumsum(1) <= guesses), answers.clamp_min(BLANK), questions)
 
 
+class Noise(NamedTuple):
+    """Normal noise of one restart of a batch: its standard deviations, and what the draws are a function of."""
+
+    start: float
+    """On both start states."""
+    step: float
+    """On z_L after every supervision step."""
+    restart: int
+    first: int
+    """First row of the batch."""
+
+    def add(self, z: Tensor, deviation: float, which: int) -> Tensor:
+        """`z` plus draw number `which`."""
+        if not deviation:
+            return z
+        device = torch.device("cpu") if z.device.type == "xla" else z.device  # XLA has no generators
+        generator = torch.Generator(device=device)
+        # 32 bits, since torch's CPU generator ignores the higher bits of a seed
+        generator.manual_seed(crc32(f"{self.restart} {which} {self.first}".encode()))
+        drawn = torch.randn(z.shape, generator=generator, device=device, dtype=torch.float32) * deviation
+        return z + drawn.to(z.device, z.dtype)
+
+
+NO_NOISE = Noise(0.0, 0.0, 0, 0)
+
+
 class Pass:
     """States of a batch from the start states on.
 
@@ -45,6 +74,7 @@ class Pass:
         symmetry: of cells and symbols, under which all steps see the puzzles.
         views: orders of the cells on top of it.
         rows: pad the batch to at least this many, see `pad_rows`.
+        noise: on the states.
     """
 
     def __init__(
@@ -55,27 +85,37 @@ class Pass:
         symmetry: Symmetry | None = None,
         views: Views | None = None,
         rows: int = 0,
+        noise: Noise = NO_NOISE,
     ):
         self._net, self._puzzle, self._symmetry, self._views, self._rows = net, puzzle, symmetry, views, rows
+        self._noise = noise
         self._inputs = inputs if symmetry is None else symmetry.apply(inputs)
         self._answers = self._inputs
         self._cells: np.ndarray | None = None
         self._taken = 0
         self._x = self._embed(self._inputs, puzzle)
-        self.z_H, self.z_L = net.start(self._x.shape[1], len(self._x))
+        z_H, z_L = net.start(self._x.shape[1], len(self._x))
+        self.z_H, self.z_L = noise.add(z_H, noise.start, 0), noise.add(z_L, noise.start, 1)
+        self._halt = self.z_H.new_zeros(self._x.shape[1])
 
     def step(self) -> tuple[Tensor, Tensor]:
-        """Take one supervision step: answer logits [S, B, V] in the order of cells of the start, halt logits [B]."""
+        """Take one supervision step: answer logits [S, B, V] in the order of cells of the start, halt logits [B].
+
+        The halt head reads the token of the puzzle embedding, so that views without it keep the last logits.
+        """
         if self._views and (cells := self._views.at(self._taken)) is not None:
             self._turn(cells, self._views.show_puzzle(self._taken), self._views.guesses_at(self._taken))
+        z_H, z_L, logits, halt = self._net.step(self.z_H, self.z_L, self._x)
+        if self._views is None or self._views.show_puzzle(self._taken):
+            self._halt = halt
         self._taken += 1
-        self.z_H, self.z_L, logits, halt = self._net.step(self.z_H, self.z_L, self._x)
+        self.z_H, self.z_L = z_H, self._noise.add(z_L, self._noise.step, 1 + self._taken)
         if self._cells is not None:
             logits = logits[self._index(self._cells.argsort())]
         count = len(self._inputs)
         if self._views and self._views.guesses:
             self._answers = self._symbols(logits[:, :count])
-        return logits[:, :count], halt[:count]
+        return logits[:, :count], self._halt[:count]
 
     def answers(self, logits: Tensor) -> Tensor:
         """The puzzles' answers, uint8 [B, S], by the logits of a step."""
@@ -85,7 +125,7 @@ class Pass:
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows alone."""
         self._inputs, self._puzzle = self._inputs[rows], self._puzzle[rows]
-        self._answers = self._answers[rows]
+        self._answers, self._halt = self._answers[rows], self._halt[rows]
         self.z_H, self.z_L, self._x = (state[:, rows] for state in (self.z_H, self.z_L, self._x))
 
     def _embed(self, inputs: Tensor, puzzle: Tensor | None) -> Tensor:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
-from zlib import crc32
 
 import torch
 from torch import Tensor
 
 from trm.data.progress import Progress
-from trm.evaluation.passes import Pass
+from trm.evaluation.passes import NO_NOISE, Noise, Pass
 from trm.evaluation.symmetry import Symmetry, Views
 from trm.model.act import Rows
 from trm.model.inference import InferenceNetwork
@@ -36,6 +35,8 @@ class FixedResult(NamedTuple):
     depths: dict[int, Timed]
     first_positive: Tensor
     """First step with a positive halt logit, int32 [N]; 0: never."""
+    first_right: Tensor
+    """First step with an exactly right answer, int32 [N]; 0: never."""
     answers: Tensor
     """After the last step, uint8 [N, S]."""
     halt_logits: Tensor
@@ -56,16 +57,6 @@ def batches(net: InferenceNetwork, data: Rows, name: str = "") -> Iterator[slice
     progress.close(count)
 
 
-def restart_noise(z: Tensor, noise: float, restart: int, first: int, which: int) -> Tensor:
-    """Start states plus normal noise, which is a function of (restart, `which`, first row of the batch)."""
-    device = torch.device("cpu") if z.device.type == "xla" else z.device  # XLA has no generators
-    generator = torch.Generator(device=device)
-    # 32 bits, since torch's CPU generator ignores the higher bits of a seed
-    generator.manual_seed(crc32(f"{restart} {which} {first}".encode()))
-    noisy = torch.randn(z.shape, generator=generator, device=device, dtype=torch.float32) * noise
-    return z + noisy.to(z.device, z.dtype)
-
-
 @torch.no_grad()
 def fixed(
     net: InferenceNetwork,
@@ -78,20 +69,23 @@ def fixed(
 ) -> FixedResult:
     """All puzzles take all steps; answers are scored at each of `depths` in one pass. `name`: for progress."""
     scores = {depth: new_score() for depth in sorted(depths)}
+    ignore = scores[max(depths)].ignore
     seconds = dict.fromkeys(scores, 0.0)
     right: dict[int, list[Tensor]] = {depth: [] for depth in scores}
-    firsts, answers, halts, rows = [], [], [], 0
+    firsts, solved, answers, halts, rows = [], [], [], [], 0
     for part in batches(net, data, name):
         inputs, labels = data.inputs[part], data.labels[part]
         count = len(inputs)
         rows = max(rows, count)
         states = Pass(net, inputs, data.puzzle[part], views=views, rows=rows)
-        first = torch.zeros(count, dtype=torch.int32, device=inputs.device)
+        first = solved_at = torch.zeros(count, dtype=torch.int32, device=inputs.device)
         wait()
         started = time.perf_counter()
         for step in range(1, max(depths) + 1):
             logits, halt = states.step()
             first = torch.where((first == 0) & (halt > 0), step, first)
+            right_now = is_right(states.answers(logits), labels, ignore)
+            solved_at = torch.where((solved_at == 0) & right_now, step, solved_at)
             if step in scores:
                 wait()
                 paused = time.perf_counter()
@@ -100,11 +94,13 @@ def fixed(
                 wait()
                 started += time.perf_counter() - paused
         firsts.append(first)
+        solved.append(solved_at)
         answers.append(states.answers(logits))
         halts.append(halt.float())
     timed = {depth: Timed(scores[depth], seconds[depth]) for depth in scores}
     joined = {depth: torch.cat(parts) for depth, parts in right.items()}
-    return FixedResult(timed, torch.cat(firsts), torch.cat(answers), torch.cat(halts), joined)
+    whole = (torch.cat(firsts), torch.cat(solved), torch.cat(answers), torch.cat(halts))
+    return FixedResult(timed, *whole, joined)
 
 
 @torch.no_grad()
@@ -178,6 +174,8 @@ class Restarts(NamedTuple):
     """The most frequent answer; ties are broken by the halt logit."""
     oracle: dict[int, Score]
     """The right answer if any restart found it: an upper bound for choosing among restarts."""
+    solved: dict[int, Tensor]
+    """Numbers of puzzles that exactly 0, 1, ... of the restarts solve, int64 [K + 1]."""
     seconds: dict[int, float]
 
 
@@ -187,19 +185,20 @@ def restarts(
     data: Rows,
     depth: int,
     counts: tuple[int, ...],
-    noise: float,
+    noise: tuple[float, float],
     symmetries: Sequence[Symmetry],
     new_score: NewScore,
     wait: Callable[[], None],
     views: Views | None = None,
     name: str = "",
 ) -> Restarts:
-    """Several runs of `depth` steps, all but the first from start states with noise of standard deviation `noise`.
+    """Several runs of `depth` steps, all but the first with `noise`: standard deviations as in `Noise`.
 
     Restart k sees the puzzles under `symmetries[k]`. `name`: for progress.
     """
     best, majority, oracle = ({k: new_score() for k in sorted(counts)} for _ in range(3))
-    result = Restarts(best, majority, oracle, dict.fromkeys(sorted(counts), 0.0))
+    solved = {k: torch.zeros(k + 1, dtype=torch.int64, device=data.inputs.device) for k in best}
+    result = Restarts(best, majority, oracle, solved, dict.fromkeys(best, 0.0))
     rows = 0
     for part in batches(net, data, name):
         inputs, labels = data.inputs[part], data.labels[part]
@@ -208,10 +207,8 @@ def restarts(
         started = time.perf_counter()
         answers, halts = [], []
         for restart in range(max(counts)):
-            states = Pass(net, inputs, data.puzzle[part], symmetries[restart], views, rows)
-            if restart and noise:
-                states.z_H = restart_noise(states.z_H, noise, restart, part.start, 0)
-                states.z_L = restart_noise(states.z_L, noise, restart, part.start, 1)
+            noisy = Noise(*noise, restart, part.start) if restart else NO_NOISE
+            states = Pass(net, inputs, data.puzzle[part], symmetries[restart], views, rows, noisy)
             for _ in range(depth):
                 logits, halt = states.step()
                 wait()  # makes each step one XLA program, instead of all steps of all restarts
@@ -220,7 +217,9 @@ def restarts(
             k = restart + 1
             if k in result.best:
                 answers_KBS, halts_KB = torch.stack(answers), torch.stack(halts)
-                indices = chosen(answers_KBS, halts_KB, labels, result.oracle[k].ignore)
+                right_KB = is_right(answers_KBS, labels, result.oracle[k].ignore)
+                solved[k] += torch.bincount(right_KB.sum(0), minlength=k + 1)
+                indices = chosen(answers_KBS, halts_KB, right_KB)
                 for scores, index_B in zip((result.best, result.majority, result.oracle), indices):
                     taken = answers_KBS[index_B, torch.arange(count, device=inputs.device)]
                     scores[k].add_answers(taken, inputs, labels, depth)
@@ -229,12 +228,14 @@ def restarts(
     return result
 
 
-def chosen(
-    answers_KBS: Tensor, halts_KB: Tensor, labels_BS: Tensor, ignore: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The restart [B] that each policy of `Restarts` takes; cells labelled `ignore` are right in any answer."""
+def is_right(answers_BS: Tensor, labels_BS: Tensor, ignore: int) -> Tensor:
+    """Whether each answer is exactly right, bool [B]; cells labelled `ignore` are right in any answer."""
+    return ((answers_BS == labels_BS) | (labels_BS == ignore)).all(-1)
+
+
+def chosen(answers_KBS: Tensor, halts_KB: Tensor, right_KB: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The restart [B] that each policy of `Restarts` takes."""
     best_B = halts_KB.argmax(0)
     votes_KB = torch.stack([(answers_KBS == answer).all(-1).sum(0) for answer in answers_KBS])
     top_KB = torch.where(votes_KB == votes_KB.max(0).values, halts_KB, -torch.inf)
-    right_KB = ((answers_KBS == labels_BS) | (labels_BS == ignore)).all(-1)
     return best_B, top_KB.argmax(0), torch.where(right_KB.any(0), right_KB.float().argmax(0), best_B)

@@ -40,7 +40,8 @@ class Solved(NamedTuple):
     answers: np.ndarray
     """The first valid answer, otherwise the one with the highest halt logit, uint8 [B, S]."""
     halt_logits: np.ndarray
-    """The answer's halt logit, float32 [B]; positive if the model considers it right."""
+    """The answer's halt logit, read when the network last saw the puzzle embedding, float32 [B]; positive if the model
+    considers it right."""
     steps: np.ndarray
     """Supervision steps from the start state to the answer, int64 [B]."""
     starts: np.ndarray

@@ -43,7 +43,7 @@ class Symmetry(NamedTuple):
         return tokens, torch.from_numpy(self.cells.astype(np.int64)).to(grids.device)
 
 
-def restart_symmetries(config: DataConfig, restarts: int, noise: float = 0.0) -> list[Symmetry]:
+def restart_symmetries(config: DataConfig, restarts: int, noise: bool = False) -> list[Symmetry]:
     """The symmetry of each restart, the same for every puzzle: none for the first, nor with `noise`.
 
     Raises:

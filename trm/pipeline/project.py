@@ -192,7 +192,9 @@ def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
                 f"evaluation.average={measured.average} must be at least 1 and at most training.snapshots="
                 f"{config.training.snapshots}"
             )
-        symmetric = (measured.restarts and not measured.noise) or measured.view_steps
+        symmetric = (
+            measured.restarts and not (measured.start_noise or measured.step_noise)
+        ) or measured.view_steps
         if symmetric and not spec_of(config.data.task).symmetric:
             sentence = NO_SYMMETRIES.format(config.data.task)
         sentence = sentence or no_guesses(config, measured)

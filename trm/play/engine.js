@@ -171,7 +171,7 @@ function trmEngine(scope) {
         const shown = seen.map((cell) => (question[cell] || left-- <= 0 ? question[cell] : answer[cell]));
         return embed(shown.map((value) => values[value]), w, source, width, showPuzzle);
       };
-      let x = see(true, 0);
+      let x = see(true, 0), showsPuzzle = true, halt;
       let [zH, zL] = ["h_init", "l_init"].map((name) => x.map((_, i) => w[name].values[i % width]));
       for (let step = 1; step <= steps; step++) {
         if (step > 1 && (step - 1) % source.viewSteps === 0) {
@@ -180,7 +180,8 @@ function trmEngine(scope) {
           [zH, zL] = [zH, zL].map((z) => moved(z, order, source.puzzleTokens, width));
           seen = next;
           const guesses = step > source.guessFrom ? source.viewGuesses * (turn % 2) : 0;
-          x = see(turn % source.viewPuzzleEvery === 0, guesses);
+          showsPuzzle = turn % source.viewPuzzleEvery === 0;
+          x = see(showsPuzzle, guesses);
         }
         for (let round = 0; round < source.hCycles; round++) {
           const inject = sum(zH, x);
@@ -188,6 +189,8 @@ function trmEngine(scope) {
           zH = update(sum(zH, zL));
         }
         const frame = { start, step, ...read(zH, w, source, width) };
+        // the halt head reads the token of the puzzle embedding
+        frame.halt = halt = showsPuzzle ? frame.halt : halt;
         answer = frame.answer = place(frame.answer.map((value) => values.indexOf(value)));
         frame.sure = place(frame.sure);
         const found = judge(source.box, question, frame.answer);

@@ -169,8 +169,7 @@
     pause();
     const percent = `${Math.round(100 / (1 + Math.exp(-best.halt)))} %`, sure = best.halt >= 0;
     if (best.right) {
-      const doubt = sure ? "" : `; the model itself is not sure of it (${percent})`;
-      tell(`Solved at ${named(best)}: the answer keeps every rule and clue${doubt}.`, "good");
+      tell(`Solved at ${named(best)}: the answer keeps every rule and clue.`, "good");
     } else {
       const belief = sure ? "The model believes this answer" : "The model is not sure of this answer";
       tell(`Not solved. ${belief} (${percent}), and it breaks the rules: ${best.text || "cells are left blank"}.`, "bad");

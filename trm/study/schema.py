@@ -375,9 +375,12 @@ class EvaluationConfig(Section):
     """Also measure stopping each puzzle once its halt logit is positive (compacted batches)."""
     restarts: tuple[Count, ...] = ()
     """Also measure, for each K, the best of K restarts, chosen by the halt logit."""
-    noise: NonNegative = 0.0
-    """Standard deviation of the noise added to the initial state of all restarts except the first; 0: they see the
-    puzzle under random symmetries of its rules instead."""
+    start_noise: NonNegative = 0.0
+    """Standard deviation of the normal noise on the start states of all restarts but the first. Without noise of either
+    kind they see the puzzle under random symmetries of its rules instead."""
+    step_noise: NonNegative = 0.0
+    """Standard deviation of the normal noise on the latent state after every supervision step of all restarts but the
+    first."""
     view_steps: Whole = 0
     """Supervision steps after which the network sees the cells of puzzle and state in another order that keeps the
     task's rules; 0: never."""

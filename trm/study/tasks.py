@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from trm.study.schema import TASKS, DataConfig, EvaluationConfig, RunConfig
 
 NO_SYMMETRIES = (
-    "{} has no symmetries for restarts and views: give evaluation.noise, or no evaluation.restarts, and no "
-    "evaluation.view_steps"
+    "{} has no symmetries for restarts and views: give evaluation.start_noise or step_noise, or no "
+    "evaluation.restarts, and no evaluation.view_steps"
 )
 GUESS_FROM = 16
 """Supervision steps before a view shows guesses, which delay the answers to puzzles that need none."""

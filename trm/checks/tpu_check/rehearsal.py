@@ -231,7 +231,7 @@ def rehearse(
 
 
 EVALUATION = EvaluationConfig(
-    unroll=(1, 2), confident=True, restarts=(1, 2), noise=0.1, copies=2, train_puzzles=1000, steps=2
+    unroll=(1, 2), confident=True, restarts=(1, 2), start_noise=0.1, copies=2, train_puzzles=1000, steps=2
 )
 """All policies at few steps; more steps run the same programs."""
 
