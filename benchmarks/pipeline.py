@@ -32,14 +32,13 @@ def project(folder: Path, points: int) -> None:
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
     if points:
-        document = yaml.safe_load((folder / "config/experiments.yaml").read_text())
-        laptop = document["scales"]["laptop"] | {"report": [], "study": [], "seeds": [0]}
+        document = yaml.safe_load((folder / "config/laptop.yaml").read_text())
+        del document["extends"], document["report"], document["study"]
+        document["scales"]["laptop"]["seeds"] = [0]
         grid = {"product": {"training.steps": list(range(100, 100 + points))}}
         figures = [{"kind": "law", "x": "train_flops"}]
-        document["scales"] = {"laptop": laptop}
         document["experiments"] = {"many": {"question": "Many?", "grid": grid, "figures": figures}}
-        document["figures"] = []
-        (folder / "config/experiments.yaml").write_text(yaml.safe_dump(document))
+        (folder / "config/laptop.yaml").write_text(yaml.safe_dump(document))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Planned and measured time of runs at laptop scale, and a fit of config/hardware.yaml to the measured times.
+"""Planned and measured time of runs of config/laptop.yaml, and a fit of config/hardware.yaml to the measured times.
 
 python -m benchmarks.plan [--jobs 2] [--seed 0] [--write] [--json out.json]
 
@@ -39,7 +39,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def run(kind: str, folder: Path, seed: int) -> dict[str, Any]:
     """Plan one run, then train and evaluate it; return both times."""
-    project = open_project({"scale": "laptop", "set": KINDS[kind], "experiments": "baseline"})
+    project = open_project({"study": "config/laptop.yaml", "set": KINDS[kind], "experiments": "baseline"})
     point = project.study.experiment("baseline").points[0]
     name, config = point.runs[0].name, point.runs[0].config
     cost = Estimates(project, measured=False).of(name)
@@ -58,7 +58,7 @@ def run(kind: str, folder: Path, seed: int) -> dict[str, Any]:
 
 def data(folder: Path) -> None:
     """Build the data set that all runs share."""
-    project = open_project({"scale": "laptop", "experiments": "baseline"})
+    project = open_project({"study": "config/laptop.yaml", "experiments": "baseline"})
     config = project.study.experiment("baseline").points[0].runs[0].config.data
     source, out = folder / source_name(config), folder / dataset_name(config)
     pool = project.catalogue.source_json(source_name(config))

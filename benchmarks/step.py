@@ -44,7 +44,7 @@ from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
 from trm.training.state import TrainState
 
 SHIPPED = {"heads": 4, "layers": 1, "h_cycles": 1, "l_cycles": 2, "halt_max_steps": 8, "puzzle_tokens": 1}
-"""The recipe of the laptop study (config/experiments.yaml)."""
+"""The recipe of the laptop study (config/laptop.yaml)."""
 NARROW = {"expansion": 1.0, "multiple": 8}
 ATTENTION = {**SHIPPED, "mixer": "attention", "position": "rope", "expansion": 2.0, "multiple": 32}
 CASES: dict[str, tuple[dict[str, Any], int, int]] = {

@@ -29,6 +29,7 @@ from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 
 ROOT = Path(__file__).parents[1]
 PREFIX = "study"
+STUDY = "study=config/rehearsal.yaml"
 FIRST_STEPS = 5
 
 
@@ -49,7 +50,7 @@ class Outcome:
 
 
 def checkout(folder: Path, study: Path | None) -> Path:
-    """Copy the pipeline without results to a new folder."""
+    """Copy the pipeline without results, and a study in place of the shipped one of its name, to a new folder."""
     folder.mkdir(parents=True)
     ignore = shutil.ignore_patterns("__pycache__")
     for name in ("Snakefile", "workflow", "profiles", "config", "envs", "trm"):
@@ -59,7 +60,7 @@ def checkout(folder: Path, study: Path | None) -> Path:
         else:
             shutil.copy2(source, folder / name)
     if study:
-        shutil.copy2(study, folder / "config/experiments.yaml")
+        shutil.copy2(study, folder / "config")
     return folder
 
 
@@ -88,14 +89,12 @@ def preempt_once(pod: EmulatedPod, run: str, outcome: Outcome, done: threading.E
 def rehearse(
     folder: Path, accelerator: str = "v4-64", study: Path | None = None, least_runs: int = 6
 ) -> Outcome:
-    """Run the study on the emulated pod and locally, and compare; `study`: another experiments.yaml."""
+    """Run the study on the emulated pod and locally, and compare; `study`: another rehearsal.yaml."""
     outcome, started = Outcome(), time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     here = checkout(folder / "here", study)
-    code = snakemake(
-        here, {}, folder / "here.log", "--profile", "profiles/local", "--config", "scale=rehearsal"
-    )
+    code = snakemake(here, {}, folder / "here.log", "--profile", "profiles/local", "--config", STUDY)
     outcome.check(code == 0, f"the study runs locally ({time.monotonic() - started:.0f} s)")
     there, done = checkout(folder / "there", study), threading.Event()
     hosts_started = time.monotonic()
@@ -109,7 +108,7 @@ def rehearse(
             count = str(len(pod.hosts))
             words = ("--profile", "profiles/pod", "--tpu-accelerator-type", accelerator)
             words += ("--jobs", count, "--resources", f"tpu_hosts={count}", "--config", f"pod_hosts={count}")
-            words += ("scale=rehearsal",)
+            words += (STUDY,)
             code = snakemake(there, environment, folder / "there.log", *words)
         finally:
             done.set()

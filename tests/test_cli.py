@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -42,8 +43,7 @@ def test_an_unknown_command_names_the_nearest(capsys):
 def test_bad_input_is_one_sentence_and_exit_code_2(capsys):
     assert main(["study", "show", "data_sise"]) == 2
     assert capsys.readouterr().err == (
-        "trm study: no experiment 'data_sise' at scale laptop; did you mean 'data_size'? "
-        "(`python -m trm study list`; a name from an older document: `python -m trm study find data_sise`)\n"
+        "trm study: config/experiments.yaml has no experiment 'data_sise'; did you mean 'data_size'?\n"
     )
     assert main(["plan", "--set", "training.stepz=3"]) == 2
     assert "did you mean 'training.steps'?" in capsys.readouterr().err
@@ -54,18 +54,21 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys):
 
 
 def test_study_list_and_show(capsys):
-    assert main(["study", "list"]) == 0
+    laptop = ["--study", "config/laptop.yaml"]
+    assert main(["study", "list", *laptop]) == 0
     listed = capsys.readouterr().out
     assert "data_size: 7 points, 21 runs" in listed
-    assert main(["study", "find", "exp10e"]) == 0
-    assert capsys.readouterr().out.endswith(" lr_schedule --point '1e-4 to a hundredth'\n")
-    assert main(["study", "find", "exp10z"]) == 2
-    assert "docs/older_names.csv has no name 'exp10z'; did you mean 'exp10" in capsys.readouterr().err
-    assert main(["study", "show", "exp01b"]) == 2
-    assert "`python -m trm study find exp01b`" in capsys.readouterr().err
-    assert main(["study", "show", "data_size"]) == 0
+    assert main(["study", "show", "isoflop", *laptop]) == 0
     shown = capsys.readouterr().out
-    assert "figures: law, law; the list of scales.laptop.figures" in shown
+    grid, figures = re.findall(r"^(?:points|figures): (config/\w+\.yaml:\d+)", shown, re.MULTILINE)
+    for place, path, key in (
+        (grid, "config/laptop.yaml", "grid"),
+        (figures, "config/experiments.yaml", "figures"),
+    ):
+        file, _, line = place.partition(":")
+        assert (file, Path(file).read_text().splitlines()[int(line) - 1]) == (path, f"    {key}:")
+    assert main(["study", "show", "data_size", *laptop]) == 0
+    shown = capsys.readouterr().out
     assert "train_puzzles=46" in shown
     assert "evaluation-" in shown
 
@@ -85,9 +88,9 @@ def test_plan_totals_budget_and_json(capsys):
 
 
 def test_overrides_are_part_of_the_identity(capsys):
-    main(["study", "show", "baseline"])
+    main(["study", "show", "baseline", "--study", "config/laptop.yaml"])
     plain = capsys.readouterr().out
-    main(["study", "show", "baseline", "--set", "training.steps=1000"])
+    main(["study", "show", "baseline", "--study", "config/laptop.yaml", "--set", "training.steps=1000"])
     changed = capsys.readouterr().out
     assert plain != changed
     assert "steps: 1000" in changed
@@ -142,7 +145,7 @@ def test_what_a_machine_lacks_is_one_sentence(error, sentence, monkeypatch, caps
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk of Linux")
 def test_an_output_that_cannot_be_written_is_one_sentence():
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "trm", "study", "find", "exp10e"]
+        command = [sys.executable, "-m", "trm", "study", "list"]
         result = subprocess.run(
             command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )

@@ -104,7 +104,7 @@ def test_the_image_plans_the_report_and_runs_a_study(buildah, base, tmp_path):
     document = study(steps=2)
     document["scales"] = {"laptop": document["scales"]["gpu"]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(document))
-    mounted = f"--volume={tmp_path}/study.yaml:/study/config/experiments.yaml:ro"
+    mounted = f"--volume={tmp_path}/study.yaml:/study/config/laptop.yaml:ro"
     command = ("python", "-m", "trm", "study", "run", "--profile", "profiles/local")  # the image's own
     buildah("run", mounted, container, "--", *command)
     made = buildah(

@@ -14,36 +14,26 @@ from tests.training.conftest import dataset_folder  # noqa: F401 (a fixture)
 ROOT = Path(__file__).parents[2]
 PIPELINE = ("Snakefile", "workflow", "profiles", "config", "envs")
 STUDY = {
-    "study": "small",
+    "name": "small",
     "scales": {
-        scale: {
-            "hardware": "laptop",
-            "seeds": [0, 1],
-            "base": {
-                "model": {
-                    "d_model": 16,
-                    "h_cycles": 1,
-                    "l_cycles": 1,
-                    "halt_max_steps": 2,
-                    "puzzle_tokens": 1,
-                },
-                "data": {
-                    "source": "generate",
-                    "box_rows": 2,
-                    "box_cols": 2,
-                    "clues_min": 4,
-                    "clues_max": 8,
-                    "train_puzzles": 20,
-                    "augmentations": 0,
-                    "validation_puzzles": 8,
-                    "test_puzzles": 16,
-                },
-                "training": {"batch_size": 8, "steps": steps, "warmup_steps": 1, "precision": "float32"},
-            },
-            "evaluation": {"train_puzzles": 8, "traces": 1},
-            "runtime": {"log_every": 2, "evals": 1},
-        }
-        for scale, steps in (("laptop", 4), ("other", 5))
+        scale: {"hardware": "laptop", "seeds": [0, 1], "runtime": {"log_every": 2, "evals": 1}}
+        for scale in ("laptop", "other")
+    },
+    "base": {
+        "model": {"d_model": 16, "h_cycles": 1, "l_cycles": 1, "halt_max_steps": 2, "puzzle_tokens": 1},
+        "data": {
+            "source": "generate",
+            "box_rows": 2,
+            "box_cols": 2,
+            "clues_min": 4,
+            "clues_max": 8,
+            "train_puzzles": 20,
+            "augmentations": 0,
+            "validation_puzzles": 8,
+            "test_puzzles": 16,
+        },
+        "training": {"batch_size": 8, "steps": 4, "warmup_steps": 1, "precision": "float32"},
+        "evaluation": {"train_puzzles": 8, "traces": 1},
     },
     "experiments": {
         "data_size": {
@@ -75,7 +65,7 @@ class Project:
 
     @property
     def study_path(self) -> Path:
-        return self.folder / "config/experiments.yaml"
+        return self.folder / "config/laptop.yaml"
 
     def edit(self, change) -> None:
         """Change the study by a function of its document."""
@@ -101,13 +91,13 @@ class Project:
 
 
 def new_project(folder: Path, study: dict) -> Project:
-    """The pipeline's files and a study, without results."""
+    """The pipeline's files and a study, which every profile runs, without results."""
     for name in PIPELINE:
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
-    project = Project(folder)
-    project.study_path.write_text(yaml.safe_dump(study, sort_keys=False))
-    return project
+    for name in ("laptop", "experiments", "rehearsal"):
+        (folder / f"config/{name}.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    return Project(folder)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -27,29 +26,26 @@ OURS = ("PROJECT", "ZONE", "NAME", "SSH_KEY")
 
 
 def study(folder: Path) -> Path:
-    """Write the study: the rehearsal's, cut short, as the scale `tpu` and its experiment `baseline`."""
-    document = deepcopy(yaml.safe_load((ROOT / "config/experiments.yaml").read_text()))
-    scale = document["scales"]["rehearsal"] | {"seeds": [0], "report": ["data_size"], "study": ["data_size"]}
-    scale["base"]["training"]["steps"] = 60
-    scale["base"]["data"]["test_puzzles"] = 100
-    document["scales"] = {"tpu": scale, "laptop": scale}
-    data_size = document["experiments"]["data_size"]
-    short = data_size["scales"]["rehearsal"]
-    data_size = data_size | {"scales": {"tpu": short, "laptop": short}}
-    document["experiments"] = {"data_size": data_size}
+    """Write the study: the rehearsal's, cut short, as the scale `tpu`, with the figure that the page asks for."""
+    document = yaml.safe_load((ROOT / "config/rehearsal.yaml").read_text())
+    paper = yaml.safe_load((ROOT / "config" / document.pop("extends")).read_text())
+    document["scales"] = {"tpu": document["scales"]["rehearsal"] | {"seeds": [0]}}
+    document["base"]["training"]["steps"] = 60
+    document["base"]["data"]["test_puzzles"] = 100
+    data_size = document["experiments"]["data_size"] | {"question": "How many puzzles?"}
+    document |= {"experiments": {"data_size": data_size}, "figures": paper["figures"]}
     path = folder / "experiments.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False))
     return path
 
 
-def first_hour(scale: dict, experiment: dict) -> str:
+def first_hour(study: dict, experiment: dict) -> str:
     """Return a study for the first hour: a job long enough to be interrupted, and one for all hosts."""
-    scale = scale | {"report": ["one_host"], "study": ["one_host"]}
-    scale["runtime"] = scale["runtime"] | {"checkpoint_minutes": 0.02}
+    study["scales"]["tpu"]["runtime"]["checkpoint_minutes"] = 0.02
     figures = experiment["figures"]
     one = {"question": "One?", "grid": [{"set": {"training.steps": 150}}], "figures": figures}
     whole = {"question": "All?", "grid": [{}], "seeds": [1], "figures": figures}
-    document = {"study": "first-hour", "base": {}, "scales": {"tpu": scale}}
+    document = study | {"name": "first-hour", "figures": [], "report": ["one_host"]}
     return yaml.safe_dump(
         document | {"experiments": {"one_host": one, "whole_slice": whole}}, sort_keys=False
     )
@@ -59,7 +55,7 @@ def without_chips(folder: Path) -> None:
     """Make the shipped profile fit what is emulated."""
     document = yaml.safe_load((folder / "config" / "experiments.yaml").read_text())
     shipped = yaml.safe_load((ROOT / "config/first-hour.yaml").read_text())["experiments"]
-    tiny = first_hour(document["scales"]["tpu"], shipped["one_host"])
+    tiny = first_hour(document, shipped["one_host"])
     (folder / "config" / "first-hour.yaml").write_text(tiny)
     plan = folder / "profiles" / "tpu" / "first-hour.yaml"
     plan.write_text(re.sub(r"(?m)^estimate:.*", "estimate: echo '{}'", plan.read_text()))

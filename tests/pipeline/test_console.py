@@ -224,7 +224,7 @@ def study_of(steps):
     study = deepcopy(STUDY)
     study["scales"] = {"laptop": study["scales"]["laptop"]}
     study["scales"]["laptop"]["seeds"] = [0]
-    study["scales"]["laptop"]["base"]["training"]["steps"] = steps
+    study["base"]["training"]["steps"] = steps
     study["experiments"] = {"batch": study["experiments"]["batch"]}
     study["figures"] = []
     return study

@@ -31,7 +31,7 @@ def jobs(monkeypatch):
 
 
 def test_workers_of_one_machine_have_a_core_each(jobs):
-    estimates, names = jobs("port_validation")
+    estimates, names = jobs("port_validation", study="config/laptop.yaml")
     assert estimates.launcher(names["CPU"]) == ""
     assert [estimates.workers(names[label]) for label in ("CPU", "CPU, 2 workers")] == [1, 2]
     assert (estimates.threads(names["CPU"]), estimates.threads(names["CPU, 2 workers"])) == (1, 2)
@@ -42,7 +42,7 @@ def test_workers_of_one_machine_have_a_core_each(jobs):
 
 
 def test_another_backend_can_have_its_own_interpreter(jobs):
-    estimates, names = jobs("port_validation", xla_python="/opt/xla/bin/python")
+    estimates, names = jobs("port_validation", study="config/laptop.yaml", xla_python="/opt/xla/bin/python")
     assert estimates.launcher(names["XLA on the CPU"]) == "env PATH=/opt/xla/bin:$PATH"
     assert estimates.launcher(names["CPU"]) == ""
 

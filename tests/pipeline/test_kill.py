@@ -24,7 +24,7 @@ def long_run(tmp_path):
         "seeds": [0],
         "runtime": {"log_every": 10, "evals": 1, "checkpoint_minutes": 0.0005},
     }
-    study["scales"]["laptop"]["base"]["training"]["steps"] = STEPS
+    study["base"]["training"]["steps"] = STEPS
     study["experiments"] = {"one": {"question": "One?", "figures": [{"kind": "curves"}]}}
     study["figures"] = []
     return new_project(tmp_path, study)

@@ -84,7 +84,7 @@ def test_data_and_evaluations_are_counted_until_they_exist(study):
 
 def test_evaluations_cost_more_the_more_they_measure(study):
     def restarts(document):
-        document["scales"]["laptop"]["evaluation"]["restarts"] = [2000]
+        document["base"]["evaluation"]["restarts"] = [2000]
 
     plain, noisy = (
         sum(item["evaluation_seconds"] for item in plan.document(study(change))["experiments"])
@@ -154,13 +154,15 @@ def test_plurals(study):
         document["experiments"] = {"batch": {"question": "One?", "figures": [{"kind": "curves"}]}}
         document["figures"] = []
 
-    assert "at scale laptop: 1 run to train" in plan.text(plan.document(study(one_seed)))
+    assert "config/experiments.yaml (study small at scale laptop): 1 run to train" in plan.text(
+        plan.document(study(one_seed))
+    )
 
 
 def test_prices_follow_the_profile(study):
     def pod(document):
         document["scales"]["laptop"]["hardware"] = "v4-64"
-        document["scales"]["laptop"]["base"]["training"]["steps"] = 100_000
+        document["base"]["training"]["steps"] = 100_000
 
     documents = {
         pricing: plan.document(study(pod, pricing=pricing)) for pricing in ("on-demand", "spot", "grant")

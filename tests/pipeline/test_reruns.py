@@ -76,7 +76,7 @@ def test_an_edited_point_trains_only_itself_and_a_revert_nothing(project):
 
 def test_swapped_values_are_noticed(project):
     def swap(document):
-        model = document["scales"]["laptop"]["base"]["model"]
+        model = document["base"]["model"]
         model["halt_max_steps"], model["h_cycles"] = model["h_cycles"], model["halt_max_steps"]
 
     project.edit(swap)
@@ -121,18 +121,6 @@ def test_lost_data_sets_are_made_again_for_new_runs_only(project):
     assert (forced["dataset"], forced["train"]) == (2, 9)
 
 
-def test_a_list_of_figures_that_the_scale_replaces_is_edited_in_vain(project):
-    figures = ("experiments", "batch", "figures")
-    kept = {"laptop": {"figures": [{"kind": "ablation", "x": "training.batch_size"}]}}
-    project.edit(set_in("experiments", "batch", "scales", kept))
-    project.snakemake("--cores", "1")
-    project.edit(set_in(*figures, 0, "title", "Another title"))
-    sentence = "experiment batch: `figures` was edited, but scales.laptop.figures replaces it at this scale"
-    assert sentence in project.snakemake("-n").stderr
-    assert sentence in project.snakemake("--cores", "1").stderr
-    assert sentence not in project.snakemake("-n").stderr
-
-
 def test_a_change_of_style_redraws_only(project):
     style = project.folder / "config/figures.mplstyle"
     style.write_text("# only a comment\n" + style.read_text())
@@ -160,7 +148,8 @@ def test_a_raised_recipe_version_trains_all(project, monkeypatch, tmp_path):
 
 def test_another_scale_never_passes_for_this_one(project):
     jobs = project.would_run("--config", "scale=other")
-    assert (jobs["train"], jobs["publish"], jobs["html_report"]) == (6, 3, 1)
+    assert (jobs["table"], jobs["publish"], jobs["html_report"]) == (2, 3, 1)
+    assert "train" not in jobs
 
 
 def test_a_revert_publishes_again_what_exists(project):
@@ -225,7 +214,7 @@ def test_a_failed_run_leaves_a_partial_report_beside_the_whole_one(project):
 def test_a_partial_report_is_made_of_what_was_asked_for(project, monkeypatch):
     """The tables of a whole study took the place of its end; a signal ends the report."""
     monkeypatch.chdir(project.folder)
-    config = {"scale": "laptop"}
+    config = {"study": "config/laptop.yaml"}
     asked = {open_project(config).catalogue.table_file("batch")}
     shutil.rmtree("results/tables")
     called = []
@@ -258,7 +247,7 @@ def test_what_no_result_depends_on_runs_nothing(project):
     [
         (("experiments", "batch", "expects"), [{"where": {"training.batch_size": 4}, "above": 0.5}]),
         (("experiments", "batch", "hypothesis_needs"), {"training.batch_size": 16}),
-        (("scales", "laptop", "about"), "Tiny Sudoku."),
+        (("about",), "Tiny Sudoku."),
     ],
 )
 def test_what_only_the_report_reads_makes_it_again(project, path, value):

@@ -6,13 +6,11 @@ import pytest
 import yaml
 
 STUDY = {
-    "study": "test",
-    "base": {"model": {"d_model": 64}},
-    "scales": {
-        "small": {
-            "base": {"data": {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_max": 8}},
-            "seeds": [0, 1],
-        }
+    "name": "test",
+    "scales": {"small": {"seeds": [0, 1]}},
+    "base": {
+        "model": {"d_model": 64},
+        "data": {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_max": 8},
     },
     "experiments": {
         "width": {
@@ -34,8 +32,8 @@ def study():
 def study_file(tmp_path):
     """Writes a study document and returns its path."""
 
-    def write(document):
-        path = tmp_path / "experiments.yaml"
+    def write(document, name="experiments.yaml"):
+        path = tmp_path / name
         path.write_text(yaml.safe_dump(document, sort_keys=False))
         return path
 

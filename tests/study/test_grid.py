@@ -52,32 +52,24 @@ def test_rows_and_epochs_become_steps_and_equal_points_collapse(study, study_fil
     assert loaded.points[0].runs[0].config.training.steps == 10
 
 
-def test_lr_scaling_is_multiplied_in(study, study_file):
+@pytest.mark.parametrize(
+    ("rule", "axis", "expected"),
+    [
+        ({"batch_size": [256, 1]}, {"training.batch_size": [256, 1024]}, [4e-3, 1.6e-2]),
+        ({"batch_size": [256, 0.5]}, {"training.batch_size": [256, 512]}, [4e-3, 0.00565685424949]),
+        ({"d_model": [32, -1]}, {"model.d_model": [16, 32, 128]}, [8e-3, 4e-3, 1e-3]),
+        ({"layers": [1, -0.8]}, {"model.layers": [1, 2, 4]}, [4e-3, 2.3e-3, 1.3e-3]),
+        ({"halt_max_steps": [16, -0.5]}, {"model.halt_max_steps": [2, 16]}, [1.1e-2, 4e-3]),
+        ({"l_cycles": [2, -1], "d_model": [64, -1]}, {"model.l_cycles": [1, 2]}, [8e-3, 4e-3]),
+    ],
+)
+def test_a_rule_of_the_learning_rate_is_multiplied_in(study, study_file, rule, axis, expected):
     study["experiments"]["rows"]["grid"] = {
-        "set": {"training.lr_scaling": "linear", "training.lr_base_batch": 256, "training.lr": 1e-4},
-        "product": {"training.batch_size": [256, 1024]},
+        "set": {"training.lr_rule": rule, "training.lr": 4e-3},
+        "product": axis,
     }
-    points = load_study(study_file(study), "small").experiment("rows").points
-    assert [point.runs[0].config.training.lr for point in points] == [1e-4, 4e-4]
-    study["experiments"]["rows"]["grid"]["set"]["training.lr_scaling"] = "sqrt"
-    points = load_study(study_file(study), "small").experiment("rows").points
-    assert [point.runs[0].config.training.lr for point in points] == [1e-4, 2e-4]
-
-
-def test_lr_scaling_by_width(study, study_file):
-    study["experiments"]["rows"]["grid"] = {
-        "set": {"training.lr_scaling": "width", "training.lr_base_width": 32, "training.lr": 4e-3},
-        "product": {"model.d_model": [16, 32, 128]},
-    }
-    points = load_study(study_file(study), "small").experiment("rows").points
-    assert [point.runs[0].config.training.lr for point in points] == [8e-3, 4e-3, 1e-3]
-    study["experiments"]["rows"]["grid"]["set"] |= {
-        "training.lr_scaling": ["sqrt", "sqrt_width"],
-        "training.lr_base_batch": 64,
-        "training.batch_size": 256,
-    }
-    points = load_study(study_file(study), "small").experiment("rows").points
-    assert [point.runs[0].config.training.lr for point in points] == pytest.approx([0.0113137, 8e-3, 4e-3])
+    points = load_study(study_file(study)).experiment("rows").points
+    assert [point.runs[0].config.training.lr for point in points] == expected
 
 
 def test_equal_flops_are_steps_by_width_and_the_rule_follows_both(study, study_file):
@@ -97,7 +89,7 @@ def test_equal_flops_are_steps_by_width_and_the_rule_follows_both(study, study_f
 
 
 def test_a_learning_rate_replaces_the_rule_below_it(study, study_file):
-    study["scales"]["small"]["base"]["training"] = {"lr_rule": {"d_model": [1, -1]}}
+    study["base"]["training"] = {"lr_rule": {"d_model": [1, -1]}}
     study["experiments"]["rows"]["grid"] = {"product": {"training.lr": [1e-3, 2e-3]}}
     points = load_study(study_file(study), "small").experiment("rows").points
     assert [point.runs[0].config.training.lr for point in points] == [1e-3, 2e-3]
@@ -110,24 +102,56 @@ def test_one_run_can_be_measured_in_several_ways(study, study_file):
     assert first.evaluation_file != second.evaluation_file
 
 
-def test_scale_overrides_and_skips(study, study_file):
-    study["experiments"]["width"]["scales"] = {"small": {"set": {"training.steps": 5}, "seeds": [7]}}
-    study["experiments"]["rows"]["scales"] = {"small": {"skip": "needs a pod"}}
-    loaded = load_study(study_file(study), "small")
-    assert loaded.experiment("width").points[0].runs[0].config.training.steps == 5
-    assert loaded.experiment("width").points[0].runs[0].config.seed == 7
-    assert loaded.experiment("rows").skip == "needs a pod"
-    assert loaded.selected("study") == ["width"]
+def test_a_grid_for_one_scale_is_left_out_at_another(study, study_file):
+    study["scales"]["pod"] = {"seeds": [7]}
+    study["experiments"]["width"]["grid"] = [
+        {"product": {"model.d_model": [32]}},
+        {"scale": "pod", "product": {"model.d_model": [64]}},
+    ]
+    study["experiments"]["rows"]["grid"] = {"scale": "small", "points": [{"training.steps": 5}]}
+    here, there = (load_study(study_file(study), scale) for scale in ("small", "pod"))
+    assert len(names(here, "width")) == 2
+    assert here.experiment("width").left_out == ("at scale pod only for: d_model=64",)
+    assert [run.config.seed for point in there.experiment("width").points for run in point.runs] == [7, 7]
+    assert there.experiment("rows").skip == "at scale small only for: steps=5"
+    assert there.selected("study") == ["width"]
 
 
-def test_a_scale_may_ask_another_question(study, study_file):
-    study["experiments"]["width"]["scales"] = {"small": {"question": "Here?", "hypothesis": "Yes."}}
-    definition = load_study(study_file(study), "small").experiment("width").definition
-    assert (definition.question, definition.hypothesis) == ("Here?", "Yes.")
-    study["experiments"]["width"] |= {"hypothesis": "It does.", "hypothesis_needs": {"model.d_model": 512}}
-    study["experiments"]["width"]["scales"] = {"small": {"hypothesis_needs": {"model.d_model": 128}}}
-    definition = load_study(study_file(study), "small").experiment("width").definition
-    assert (definition.hypothesis, definition.hypothesis_needs) == ("It does.", {"model.d_model": 128})
+def test_extends_shares_words_and_figures_and_never_a_grid(study, study_file):
+    study["phases"] = ["laws"]
+    study["experiments"]["width"] |= {
+        "phase": "laws",
+        "hypothesis": "It does.",
+        "hypothesis_needs": {"model.d_model": 512},
+        "figures": [{"kind": "curves"}],
+        "seeds": [5],
+    }
+    study_file(study)
+    own = {
+        "name": "small",
+        "extends": "experiments.yaml",
+        "scales": {"laptop": {}},
+        "experiments": {"width": {"grid": {"product": {"training.steps": [10, 20]}}}, "rows": {}},
+    }
+    path = study_file(own, "laptop.yaml")
+    loaded = load_study(path)
+    width = loaded.experiment("width")
+    assert (width.definition.question, width.definition.phase) == ("Does width matter?", "laws")
+    assert (width.definition.hypothesis_needs, width.definition.seeds) == ({"model.d_model": 512}, None)
+    assert width.definition.figures == study["experiments"]["width"]["figures"]
+    assert [point.label for point in width.points] == ["steps=10", "steps=20"]
+    assert len(loaded.experiment("rows").points) == 1
+    places = [place.rpartition("/")[2] for place in (width.grid_at, width.figures_at)]
+    assert places == ["laptop.yaml:7", "experiments.yaml:27"]
+    own["experiments"]["width"] |= {"hypothesis": "It does not.", "figures": []}
+    width = load_study(study_file(own, "laptop.yaml")).experiment("width")
+    assert (width.definition.hypothesis, width.definition.hypothesis_needs) == ("It does not.", {})
+    assert not width.definition.figures
+    own["experiments"]["depth"] = {"grid": {}}
+    with pytest.raises(UserError, match=r"laptop.yaml: experiments.depth.question: is required"):
+        load_study(study_file(own, "laptop.yaml"))
+    with pytest.raises(UserError, match=r"extends .*laptop.yaml, which extends another study"):
+        load_study(study_file({**own, "extends": "laptop.yaml"}, "third.yaml"))
 
 
 def test_overrides_enter_every_run(study, study_file):
@@ -156,8 +180,13 @@ def test_a_variable_that_is_not_set_skips_the_experiment(study, study_file, tmp_
 
 
 def test_numbers_are_read_as_yaml_1_2_and_double_keys_refused():
-    assert parse_yaml("1e-4", "x") == 1e-4
-    assert parse_yaml("[-1E5, .5e3, 12]", "x") == [-1e5, 500.0, 12]
+    assert parse_yaml("[1e-4, -1E5, .5e3, 12, 0o17, 0x1f]", "x") == [1e-4, -1e5, 500.0, 12, 15, 31]
+    assert parse_yaml("[yes, off, 2026-12-31, ~, TRUE]", "x") == ["yes", "off", "2026-12-31", None, True]
+    for number in ("010", "1:30", "1_000", "0b11"):
+        with pytest.raises(
+            UserError, match=rf"x, line 2, column 4: not valid YAML: {number} is read in two ways"
+        ):
+            parse_yaml(f"a: 1\nb: {number}\n", "x")
     with pytest.raises(UserError, match="is given twice"):
         parse_yaml("a: 1\na: 2\n", "x")
     with pytest.raises(UserError, match=r"x, line 1, column 2: not valid YAML: .*cannot be a key"):
@@ -257,18 +286,14 @@ WRONG = {
         set_in(("experiments", "width", "set"), {"data": {"source": "csv", "files": ["gs://b/x.csv"]}}),
         "remote: append its checksum, as in gs://b/x.csv#sha256=..., which `python -m trm data checksum gs://b/x.csv`",
     ),
-    "unknown scale of an experiment": (
-        set_in(("experiments", "width", "scales"), {"smal": {}}),
+    "unknown scale of a grid": (
+        set_in(("experiments", "width", "grid"), {"scale": "smal"}),
         r"unknown scale 'smal'; did you mean 'small'\?",
     ),
     "a seed twice": (set_in(("experiments", "width", "seeds"), [1, 1]), "duplicate seed"),
-    "scaling without its base": (
-        set_in(("experiments", "width", "set"), {"training.lr_scaling": "linear"}),
-        "needs training.lr_base_batch",
-    ),
     "a rule of something else": (
-        set_in(("experiments", "width", "set"), {"training.lr_rule": {"layers": [1, -1]}}),
-        "training.lr_rule: layers: .* it is one of d_model, steps, batch_size",
+        set_in(("experiments", "width", "set"), {"training.lr_rule": {"heads": [1, -1]}}),
+        "training.lr_rule: heads: .* it is one of d_model, layers, l_cycles, halt_max_steps, steps, batch_size",
     ),
     "a rule that is a list": (
         set_in(("experiments", "width", "set"), {"training.lr_rule": [64, -0.7]}),
@@ -283,12 +308,8 @@ WRONG = {
         "the power between -10 and 10",
     ),
     "a rule for text": (
-        set_in(("scales", "small", "base", "training"), {"lr": "fast", "lr_rule": {"d_model": [64, -1]}}),
+        set_in(("base", "training"), {"lr": "fast", "lr_rule": {"d_model": [64, -1]}}),
         "training.lr='fast' must be a finite number above 0",
-    ),
-    "a scaling that is a number": (
-        set_in(("experiments", "width", "set"), {"training.lr_scaling": 2}),
-        "training.lr_scaling=2; it is one of none, linear",
     ),
     "a budget without end": (
         set_in(("experiments", "width", "set"), {"training.flops": float("inf")}),
@@ -305,17 +326,6 @@ WRONG = {
     "a budget below one step": (
         set_in(("experiments", "width", "set"), {"training.flops": 5}),
         "5 FLOPs are less than one training step",
-    ),
-    "two scalings by width": (
-        set_in(
-            ("experiments", "width", "set"),
-            {"training.lr_scaling": ["width", "sqrt_width"], "training.lr_base_width": 8},
-        ),
-        "has two scalings with d_model",
-    ),
-    "a width without scaling": (
-        set_in(("experiments", "width", "set"), {"training.lr_base_width": 3}),
-        "no effect without training.lr_scaling .width or sqrt_width",
     ),
     "one label for two points": (
         set_in(
@@ -356,11 +366,7 @@ WRONG = {
     "a name with a slash": (rename("width", "a/b"), "'a/b': names consist of letters, digits and _"),
     "far too many runs": (
         set_in(("experiments", "width", "grid"), {"product": {"training.steps": list(range(1, 20_001))}}),
-        "experiment width has 40,000 runs at scale small, 40,000 with those before it; a study may have 20,000",
-    ),
-    "a base without scaling": (
-        set_in(("experiments", "width", "set"), {"training.lr_base_batch": 3}),
-        "no effect without training.lr_scaling",
+        "experiment width has 40,000 runs, 40,000 with those before it; a study may have 20,000",
     ),
 }
 
@@ -393,7 +399,7 @@ def test_not_yaml_and_no_file(tmp_path):
     path.write_text("a: [1,\n")
     with pytest.raises(UserError, match="line 2, column .*: not valid YAML"):
         load_study(path, "small")
-    path.write_bytes(b"study: a\nscales: {caf\xe9: {}}\n")
+    path.write_bytes(b"name: a\nscales: {caf\xe9: {}}\n")
     with pytest.raises(UserError, match="x.yaml, line 2: not UTF-8 text: save"):
         load_study(path, "small")
     path.write_text(yaml.safe_dump([1]))

@@ -43,9 +43,10 @@ def printed(tmp_path, monkeypatch):
 
 
 def test_the_printed_experiment_is_resolved(tmp_path):
-    study = yaml.safe_load((ROOT / "config/experiments.yaml").read_text())
-    study["experiments"] |= yaml.safe_load(block("config/experiments.yaml"))["experiments"]
-    path = tmp_path / "experiments.yaml"
+    study = yaml.safe_load((ROOT / "config/laptop.yaml").read_text())
+    study["experiments"] = yaml.safe_load(block("config/laptop.yaml"))["experiments"]
+    del study["extends"], study["report"], study["study"]
+    path = tmp_path / "laptop.yaml"
     path.write_text(yaml.safe_dump(study, sort_keys=False))
     found = load_study(str(path), "laptop").experiment("decay")
     assert found.points[0].label == "weight_decay=0.03"

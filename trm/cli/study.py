@@ -1,7 +1,7 @@
 """`python -m trm study`: list and show experiments, run them, and the small commands that rules call.
 
-python -m trm study list --scale tpu
-python -m trm study show data_size
+python -m trm study list
+python -m trm study show data_size --study config/laptop.yaml
 python -m trm study run --profile profiles/local model_size
 python -m trm study init my-study
 """
@@ -12,20 +12,16 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from trm.study.merge import nearest
 from trm.study.text import count
 
 if TYPE_CHECKING:
     from trm.pipeline.project import Project
 
 
-OLDER_NAMES = "docs/older_names.csv"
-
-
 def add_study_options(parser: argparse.ArgumentParser) -> None:
     """Options by which a command sees the same study as the Snakefile."""
     parser.add_argument("--study", help="the study's file (default: config/experiments.yaml)")
-    parser.add_argument("--scale", help="laptop, gpu or tpu (default: laptop)")
+    parser.add_argument("--scale", help="tpu or gpu: one of the study's `scales` (default: its first)")
     add_set_option(parser)
     parser.add_argument(
         "--config", action="append", default=[], metavar="KEY=VALUE", help="as Snakemake's --config"
@@ -62,13 +58,9 @@ def project_of(args: argparse.Namespace) -> Project:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", required=True)
-    listing = commands.add_parser("list", help="every experiment of a scale: points, runs, question")
+    listing = commands.add_parser("list", help="every experiment of a study: points, runs, question")
     show = commands.add_parser("show", help="one experiment, resolved: its points, runs and their settings")
     show.add_argument("experiment", help="name of an experiment")
-    find = commands.add_parser(
-        "find", help="what an older document's name of an experiment or point is called now"
-    )
-    find.add_argument("name", help="such as exp01a or E3.1")
     compare = commands.add_parser("compare", help="two finished runs: settings, results, curves side by side")
     compare.add_argument(
         "runs", nargs=2, metavar="RUN", help="path, name, or a part of the name that only one run has"
@@ -122,9 +114,9 @@ def _init(args: argparse.Namespace) -> int:
     checkout = shipped("bin/trm")
     trm = shlex.quote(str(checkout)) if checkout.exists() else "trm"
     print(
-        f"{args.folder}: a study of your own in config/experiments.yaml (every key: config/README.md). Next:\n"
+        f"{args.folder}: a study of your own in config/laptop.yaml (every key: config/README.md). Next:\n"
         f"  cd {shlex.quote(args.folder)}\n"
-        f"  {trm} study list                              # its experiments\n"
+        f"  {trm} study list --study config/laptop.yaml   # its experiments\n"
         f"  {trm} study run --profile profiles/local -n   # what would run, and how long\n"
         f"  {trm} study run --profile profiles/local      # results/report.html"
     )
@@ -136,11 +128,11 @@ def _list(args: argparse.Namespace) -> int:
     for name, experiment in project.study.experiments.items():
         size = f"{count(len(experiment.points), 'point')}, {count(len(experiment.runs), 'run')}"
         if experiment.skip:
-            size = f"not at this scale: {experiment.skip}"
+            size = f"not run: {experiment.skip}"
         mark = "*" if name in project.selection.experiments else " "
         size += "".join(f"; {reason}" for reason in experiment.left_out)
         print(f"{mark} {name}: {size}\n      {experiment.definition.question}")
-    print("\n* part of the report at this scale, or complete already")
+    print(f"\n* of {project.settings.study}: part of the report, or complete already")
     return 0
 
 
@@ -155,8 +147,8 @@ def _show(args: argparse.Namespace) -> int:
     for reason in (experiment.skip, *experiment.left_out):
         if reason:
             print(f"not run: {reason}")
-    kinds = ", ".join(raw["kind"] for raw in experiment.figures) or "none"
-    print(f"figures: {kinds}; {experiment.definition.whose_figures(project.study.scale_name)}")
+    kinds = ", ".join(raw["kind"] for raw in experiment.definition.figures) or "none"
+    print(f"points: {experiment.grid_at}\nfigures: {experiment.figures_at} ({kinds})")
     for point in experiment.points:
         print(f"\n{point.label}: {point.evaluation_file}")
         for key, value in point.coords.items():  # also where the value is the default
@@ -165,21 +157,6 @@ def _show(args: argparse.Namespace) -> int:
             print(f"  {run.name}  data {dataset_name(run.config.data)}")
         differs = point.runs[0].config.model_dump(mode="json", exclude_defaults=True)
         print("  " + yaml.safe_dump(differs, sort_keys=False).rstrip().replace("\n", "\n  "))
-    return 0
-
-
-def _find(args: argparse.Namespace) -> int:
-    import csv
-
-    from trm.errors import UserError
-
-    with open(OLDER_NAMES, newline="", encoding="utf-8") as file:
-        rows = {row["name"]: row for row in csv.DictReader(file)}
-    if args.name not in rows:
-        raise UserError(f"{OLDER_NAMES} has no name {args.name!r}{nearest(args.name, rows)}")
-    row = rows[args.name]
-    point = f" --point {shlex.quote(row['point'])}" if row["point"] else ""
-    print(f"bin/trm study run --profile profiles/local {row['experiment']}{point}")
     return 0
 
 

@@ -119,8 +119,7 @@ class Catalogue:
     def find(self, names: dict[str, Value], name: str, what: str) -> Value:
         """`names[name]`. UserError: the study has none of that name."""
         if name not in names:
-            place = f"{self.path} at scale {self.study.scale_name}"
-            raise UserError(f"{place} has no {what} {name!r}{nearest(name, names)}")
+            raise UserError(f"{self.path} has no {what} {name!r}{nearest(name, names)}")
         return names[name]
 
     def run(self, name: str) -> Run:
@@ -255,7 +254,7 @@ class Catalogue:
         """The figures of one experiment; the first one carries the experiment's own name."""
         resolved = self.study.experiment(experiment)
         figures: list[Figure] = []
-        for raw in () if resolved.skip else resolved.figures:
+        for raw in () if resolved.skip else resolved.definition.figures:
             where = f"{self.path}: experiment {experiment}: figures"
             figure = self.figure(raw, resolved.name, where, {item.stem for item in figures})
             if figure:

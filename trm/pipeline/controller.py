@@ -17,10 +17,9 @@ from snakemake.logging import get_event, logger
 from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from trm.io import write_json
 from trm.pipeline import forkserver, lock, plan
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.project import LISTS, Project
+from trm.pipeline.project import Project
 from trm.pipeline.reporting import PARTIAL, write_partial_report
 from trm.pipeline.settings import EVENTS
 
@@ -71,9 +70,6 @@ class Controller(logging.Filter):
         if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
             self._lock = lock.join()
             lift_default_rate_limit(self._snakemake.scheduling_settings)
-            for sentence in self._project.overridden_edits():
-                logger.warning(sentence)
-            write_json(LISTS.format(self._project.study.scale_name), self._project.study.replaced_figures)
         # only now Snakemake knows its executor
         if get_event(record) == LogEvent.RUN_INFO and not self._dryrun:
             self._date_back()
@@ -101,8 +97,6 @@ class Controller(logging.Filter):
 
     def _announce(self, snakemake: Any) -> None:
         plan.announce(self._project, snakemake, self._failed)
-        for sentence in self._project.overridden_edits():
-            print(sentence, file=sys.stderr)
 
     def _interrupt(self, number: int, frame: Any) -> None:
         self._interrupted = True

@@ -17,7 +17,7 @@ from trm.pipeline.estimates import Estimates
 from trm.pipeline.project import Project, open_project
 from trm.pipeline.settings import Settings
 from trm.study.cost import Hardware
-from trm.study.experiment import Experiment, ExperimentScale, Grid, Scale, StudyFile
+from trm.study.experiment import Experiment, Grid, Scale, StudyFile
 from trm.study.schema import (
     CurriculumStage,
     DataConfig,
@@ -35,7 +35,6 @@ TABLES: list[tuple[str, type[BaseModel]]] = [
     ("The file", StudyFile),
     ("A scale", Scale),
     ("An experiment", Experiment),
-    ("An experiment at one scale", ExperimentScale),
     ("A grid", Grid),
     ("`model`", ModelConfig),
     ("`data`", DataConfig),
@@ -49,6 +48,13 @@ TABLES: list[tuple[str, type[BaseModel]]] = [
     ("An entry of config/hardware.yaml", Hardware),
     ("`--config` of Snakemake", Settings),
 ]
+SHOWN = {
+    "laptop": {"study": "config/laptop.yaml"},
+    "workstation": {"study": "config/workstation.yaml"},
+    "gpu": {"scale": "gpu"},
+    "tpu": {"scale": "tpu"},
+}
+"""What docs/experiments.md shows of each experiment: scale -> Snakemake's config."""
 _WORDS = {
     "integer": "integer",
     "number": "number",
@@ -61,7 +67,7 @@ _WORDS = {
 
 
 def schema_text() -> str:
-    """JSON schema of config/experiments.yaml, for editors that check while typing."""
+    """JSON schema of a study, for editors that check while typing."""
     schema = StudyFile.model_json_schema()
     for section, model in (("model", ModelConfig), ("data", DataConfig), ("training", TrainingConfig)):
         schema.setdefault("$defs", {})[section] = model.model_json_schema(ref_template="#/$defs/{model}")
@@ -96,28 +102,26 @@ def _key_default(field: FieldInfo) -> str:
     value = field.default
     if isinstance(value, BaseModel):
         return "its own defaults"
-    return f"`{json.dumps(list(value) if isinstance(value, tuple) else value)}`"
+    return f"`{json.dumps(value, default=lambda model: model.model_dump(exclude_defaults=True))}`"
 
 
 def experiments_text() -> str:
-    """Markdown: one section per experiment with question, hypothesis, grids, cost at each scale, figures."""
-    scales = ("laptop", "gpu", "tpu")
-    projects = {scale: open_project({"scale": scale, "experiments": "study"}) for scale in scales}
-    estimates = {scale: Estimates(project, measured=False) for scale, project in projects.items()}
-    first = projects[scales[0]]
+    """Markdown: one section per experiment with question, hypothesis, grids, cost wherever it is run, figures."""
+    every = {scale: open_project(config | {"experiments": "study"}) for scale, config in SHOWN.items()}
+    estimates = {scale: Estimates(project, measured=False) for scale, project in every.items()}
     parts = []
-    for name, experiment in first.study.experiments.items():
-        definition = experiment.definition
-        lines = [f"### {name}", "", paragraph(f"**{definition.question}** {definition.hypothesis}"), ""]
+    for name in dict.fromkeys(name for project in every.values() for name in project.study.experiments):
+        projects = {scale: project for scale, project in every.items() if name in project.study.experiments}
+        definitions = [project.study.experiment(name).definition for project in projects.values()]
+        first = definitions[0]
+        lines = [f"### {name}", "", paragraph(f"**{first.question}** {first.hypothesis}"), ""]
         lines += [
             "| scale | points | runs | training FLOPs | job time | varied |",
             "|---|---|---|---|---|---|",
         ]
         for scale, project in projects.items():
             lines.append(_row(scale, project, estimates[scale], name))
-        kinds = dict.fromkeys(
-            raw["kind"] for project in projects.values() for raw in project.study.experiment(name).figures
-        )
+        kinds = dict.fromkeys(raw["kind"] for definition in definitions for raw in definition.figures)
         lines += ["", *(paragraph(f"- {kind}: {KINDS[kind].Spec.reading}") for kind in kinds)]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)

@@ -5,7 +5,7 @@ first-hour.yaml beside the profile says what runs:
     accelerator_type: v4-16          # the smallest slice with more than one host
     hours: 1                         # how long it may take; then the slice is deleted
     estimate: python -m ... --json   # optional: runs here before anything is created
-    arguments: --config scale=tiny   # of every call of Snakemake
+    arguments: --config study=FILE   # of every call of Snakemake
     steps:                           # in order; the slice is deleted under the first one when it has a checkpoint
       one host: TARGET ...
       whole slice: TARGET ...

@@ -14,8 +14,8 @@ COPIED = (
 
 
 def write_study(folder: Path) -> None:
-    """Write Snakefile, workflow, profiles and config, with an experiments.yaml to edit. UserError: the folder holds
-    files of a study already, or cannot be written."""
+    """Write Snakefile, workflow, profiles and config, with two studies to edit, of a laptop and of the paper's size.
+    UserError: the folder holds files of a study already, or cannot be written."""
     for name in ("Snakefile", "workflow", "profiles", "config"):
         if (folder / name).exists():
             raise UserError(f"{folder} already holds {name}: name a new folder")
@@ -31,7 +31,8 @@ def write_study(folder: Path) -> None:
         # of a folder: (source, target, reason) of every file that could not be copied
         reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
         raise UserError(f"{error.filename or folder}: {reason}; name a folder that can be written") from error
-    template = Path(__file__).with_name("own_study.yaml").read_text(encoding="utf-8")
-    write_text(folder / "config/experiments.yaml", template)
+    for name in ("laptop", "experiments"):
+        template = Path(__file__).with_name(f"own_{name}.yaml").read_text(encoding="utf-8")
+        write_text(folder / f"config/{name}.yaml", template)
     if not (folder / ".gitignore").exists():
         write_text(folder / ".gitignore", "results/\nlogs/\n.snakemake/\n")

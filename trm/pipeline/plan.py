@@ -44,6 +44,7 @@ def document(project: Project, jobs: int | None = None, names: Iterable[str] | N
     chain += min(drawn, 5) * machine.start  # table, fit, figure, its publication, report
     data = [project.runs[row["run"]].config.data for row in runs]
     result: dict[str, Any] = {
+        "path": project.study.path,
         "study": project.study.name,
         "scale": project.study.scale_name,
         "device": machine.device,
@@ -73,7 +74,7 @@ def document(project: Project, jobs: int | None = None, names: Iterable[str] | N
         hours.append(settings.grant_days * 24 * result["jobs"] * machine.devices)
     if hours:
         result["budget"] = affordable(_by_phase(project, experiments), min(hours))
-        result["budget"]["phases"] = project.study.phases
+        result["budget"]["phases"] = project.study.file.phases
     return result
 
 
@@ -151,7 +152,7 @@ def _spent(estimates: Estimates) -> dict[str, Any]:
 
 def _by_phase(project: Project, experiments: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The experiments in the order of the study's phases; those of no phase come last."""
-    phases = [*project.study.phases, ""]
+    phases = [*project.study.file.phases, ""]
     return sorted(
         experiments,
         key=lambda item: phases.index(project.study.experiment(item["experiment"]).definition.phase),
@@ -204,7 +205,7 @@ def affordable(experiments: list[dict[str, Any]], budget: float) -> dict[str, An
 def text(document: dict[str, Any], runs: bool = False) -> str:
     todo = count(document["todo_runs"], "run")
     lines = [
-        f"Study {document['study']} at scale {document['scale']}: {todo} to train",
+        f"{document['path']} (study {document['study']} at scale {document['scale']}): {todo} to train",
         "",
         f"{'experiment':<24}{'points':>7}{'runs':>6}{'to do':>6}{'shared':>7}{'FLOPs':>13}{'time':>9}"
         f"{'device time':>12}{'USD':>9}",

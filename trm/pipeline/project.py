@@ -4,14 +4,13 @@ before anything runs, beyond the schema: figures against what runs record, sizes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from trm.analysis.specs import Check
 from trm.errors import UserError
-from trm.io import read_json, sha256_file
+from trm.io import sha256_file
 from trm.pipeline.catalogue import Catalogue, Figure
 from trm.pipeline.places import Place
 from trm.pipeline.selection import Selection
@@ -26,8 +25,6 @@ from trm.study.schema import DataConfig, RunConfig
 from trm.study.tasks import NO_SYMMETRIES, no_guesses, spec_of
 from trm.training.history import COLUMNS
 
-LISTS = ".snakemake/trm-figures-{}.json"
-"""Where a launch at a scale notes the lists of figures that the scale replaces."""
 TO_TARGET = ("steps_to_target", "rows_to_target", "flops_to_target")
 
 
@@ -62,18 +59,6 @@ class Project:
         for name in self.selection.experiments:
             check_sizes(self.study.experiment(name), self.settings.study)
 
-    def overridden_edits(self) -> list[str]:
-        """A sentence for each experiment whose list of figures was edited since the last launch, although
-        this scale replaces it."""
-        path, scale = Path(LISTS.format(self.study.scale_name)), self.study.scale_name
-        known = read_json(path) if path.exists() else {}
-        return [
-            f"{self.settings.study}: experiment {name}: `figures` was edited, but scales.{scale}.figures replaces it "
-            "at this scale: edit that list"
-            for name, figures in self.study.replaced_figures.items()
-            if known.get(name, figures) != figures
-        ]
-
     @property
     def report_identity(self) -> str:
         """Digest of all that the report shows."""
@@ -81,7 +66,7 @@ class Project:
         shown: list[Any] = [
             self.study.name,
             self.study.scale_name,
-            self.study.scale.about,
+            self.study.file.about,
             [figure.identity for figure in self.selection.shown],
             [self.catalogue.table_identity(name) for name in self.selection.experiments],
             {name: item.skip for name, item in self.study.experiments.items() if item.skip},
@@ -120,7 +105,7 @@ def open_project(config: dict[str, Any], storage: Any = None) -> Project:
 
 def check_expectations(experiment: ResolvedExperiment, where: str) -> None:
     """Refuse an `expects` that the report could not decide. UserError: names the experiment and the key."""
-    for fields in experiment.definition.expects or ():
+    for fields in experiment.definition.expects:
         try:
             Check.model_validate(fields)
         except ValidationError as error:

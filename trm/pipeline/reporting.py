@@ -37,7 +37,7 @@ def report_spec(project: Project) -> dict[str, Any]:
                 "question": experiment.definition.question,
                 "hypothesis": experiment.definition.hypothesis,
                 "needs": experiment.definition.hypothesis_needs,
-                "expects": experiment.definition.expects or [],
+                "expects": experiment.definition.expects,
                 "table": project.catalogue.table_file(name),
                 "fits": list(fits),
                 "figures": [figure.files[0] for figure in figures],
@@ -50,7 +50,7 @@ def report_spec(project: Project) -> dict[str, Any]:
     return {
         "study": project.study.name,
         "scale": scale,
-        "intro": project.study.scale.about,
+        "intro": project.study.file.about,
         "experiments": experiments,
         "figures": [figure.files[0] for figure in project.selection.shown if figure.stem not in own],
         "rebuild": rebuild,

@@ -66,7 +66,7 @@ class Selection:
                         f"{catalogue.path}: experiments {other} and {name} both have a figure named {own.stem}; "
                         "give one another `name`"
                     )
-        for raw in self._study.figures:
+        for raw in self._study.file.figures:
             restricted = self._restrict(dict(raw))
             figure = restricted and catalogue.figure(restricted, "", f"{catalogue.path}: figures", found)
             if figure:

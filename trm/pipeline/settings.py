@@ -28,8 +28,8 @@ class Settings(BaseModel):
 
     study: str = "config/experiments.yaml"
     """The study's file."""
-    scale: str = "laptop"
-    """Key under `scales` of the study."""
+    scale: str = ""
+    """Key under `scales` of the study; empty: its first one."""
     experiments: str = "report"
     """`report`, `study`, or names and patterns of experiments separated by commas."""
     point: str = ""

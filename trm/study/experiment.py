@@ -1,4 +1,4 @@
-"""The typed form of config/experiments.yaml."""
+"""The typed form of a study's file."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ class Grid(Section):
     """Seeds of this grid; null: the experiment's."""
     needs: str | None = None
     """Name of a `--config NAME=...` without which this grid is left out (another machine or interpreter)."""
+    scale: str | None = None
+    """The only scale at which this grid is run: it is about that hardware."""
 
     @field_validator("zip")
     @classmethod
@@ -43,31 +45,31 @@ class Grid(Section):
         return value
 
 
-class ExperimentScale(Section):
-    """Changes of an experiment at one scale."""
+class Experiment(Section):
+    """One question, the grid of runs that answers it, and its figures."""
 
-    set: Overlay | None = None
-    """Values of every point, merged over the scale's base."""
-    grid: list[Grid] | None = None
-    """The points; at a scale they replace the experiment's."""
-    seeds: list[Seed] | None = None
-    """Seeds; null: the scale's."""
-    evaluation: Overlay | None = None
-    """How its runs are evaluated, merged over the scale's defaults."""
-    log_every: Count | None = None
-    """Steps between metrics rows, for finer curves than the scale's; not part of a run's identity."""
-    figures: list[dict[str, Any]] | None = None
-    """Figure specifications; at a scale they replace the experiment's."""
-    expects: list[dict[str, Any]] | None = None
-    """What the hypothesis predicts: the checks from which the report says supported, contradicted or undecided."""
-    skip: str | None = None
-    """Why this experiment is not run at this scale; shown in the report."""
-    question: str | None = None
-    """The question, if this scale asks another one."""
-    hypothesis: str | None = None
-    """The hypothesis, if this scale tests another one."""
+    question: str
+    """One sentence that ends with a question mark."""
+    hypothesis: str = ""
+    """The expected result, written before the run."""
     hypothesis_needs: dict[str, Any] = {}
     """Column -> value or values that the hypothesis is about; the report says if the grid has none of them."""
+    expects: list[dict[str, Any]] = []
+    """What the hypothesis predicts: the checks from which the report says supported, contradicted or undecided."""
+    phase: str = ""
+    """The phase of the study, one of `phases`."""
+    set: Overlay = {}
+    """Values of every point, merged over the study's base."""
+    grid: list[Grid] = Field(default=[Grid()], min_length=1)
+    """The points: one grid or several. Without it, the single point of `base` and `set`."""
+    seeds: list[Seed] | None = None
+    """Seeds; null: the scale's."""
+    evaluation: Overlay = {}
+    """How its runs are evaluated, merged over that of `base`."""
+    log_every: Count | None = None
+    """Steps between metrics rows, for finer curves than the scale's; not part of a run's identity."""
+    figures: list[dict[str, Any]] = []
+    """Figure specifications (trm.analysis.specs)."""
 
     @field_validator("grid", mode="before")
     @classmethod
@@ -75,60 +77,17 @@ class ExperimentScale(Section):
         return [value] if isinstance(value, dict) else value
 
 
-class Experiment(ExperimentScale):
-    """One question, the grid of runs that answers it, and its figures."""
-
-    question: str
-    """One sentence that ends with a question mark."""
-    hypothesis: str = ""
-    """The expected result, written before the run."""
-    phase: str = ""
-    """The phase of the study, one of `phases`."""
-    figures: list[dict[str, Any]] = []
-    """Figure specifications (trm.analysis.specs)."""
-    scales: dict[str, ExperimentScale] = {}
-    """Changes at single scales."""
-
-    def whose_figures(self, scale: str) -> str:
-        """Which list of figures holds at a scale, and what becomes of the experiment's own, as a sentence."""
-        own = sorted(name for name, here in self.scales.items() if here.figures is not None)
-        if scale not in own:
-            return "the experiment's list" + (f", which {', '.join(own)} replace" if own else "")
-        return f"the list of scales.{scale}.figures, which replaces the experiment's"
-
-    def at_scale(self, scale: str) -> Experiment:
-        """The experiment at a scale: what the scale gives replaces its own, except for `set` and `evaluation`."""
-        here = self.scales.get(scale, ExperimentScale())
-        names = ("grid", "seeds", "log_every", "figures", "skip", "question", "hypothesis", "expects")
-        given = {name: value for name in names if (value := getattr(here, name)) is not None}
-        if here.hypothesis is not None or here.hypothesis_needs:
-            given["hypothesis_needs"] = here.hypothesis_needs
-        if here.hypothesis is not None:
-            given["expects"] = here.expects
-        return self.model_copy(update=given)
-
-
 class Scale(Section):
-    """A size of the study, chosen by the profile: how the base recipe changes."""
+    """Where a study runs, chosen by the profile."""
 
-    about: str = ""
-    """The task and what is small about it, in one sentence; the first lines of the report."""
-    base: Overlay = {}
-    """Merged over the study's base."""
-    seeds: list[Seed] = [0, 1, 2]
-    """Seeds of every experiment that gives none."""
-    evaluation: Overlay = {}
-    """Defaults of all evaluations."""
-    runtime: RuntimeConfig = RuntimeConfig()
-    """Logging and checkpoints; not part of a run's identity."""
     hardware: str = "cpu"
     """Key of config/hardware.yaml, used for cost estimates."""
+    seeds: list[Seed] = [0, 1, 2]
+    """Seeds of every experiment that gives none."""
     threads: Count = 1
     """CPU threads of a training job."""
-    report: list[str] = []
-    """Experiments of `make report`; empty: all."""
-    study: list[str] = []
-    """Experiments of `make study`; empty: all that are not skipped."""
+    runtime: RuntimeConfig = RuntimeConfig()
+    """Logging and checkpoints; not part of a run's identity."""
 
 
 RULES = {
@@ -139,21 +98,49 @@ RULES = {
 NAME = re.compile(r"[A-Za-z0-9_]+")
 
 
-class StudyFile(Section):
-    """config/experiments.yaml."""
+OF_HYPOTHESIS = ("hypothesis", "hypothesis_needs", "expects")
+SHARED = ("question", "phase", "figures", *OF_HYPOTHESIS)
+"""What an experiment takes from that of the same name in the study that its file extends."""
 
-    study: str
+
+def inherit(document: dict[str, Any], parent: dict[str, Any]) -> None:
+    """Fill in what `extends` shares: phases and figures of the study, and `SHARED` of experiments of the same name.
+    What the document gives itself is all that holds; a hypothesis of its own comes without the other's checks."""
+    _take(document, parent, {"phases", "figures"})
+    for name, own in document["experiments"].items():
+        if name in parent["experiments"]:
+            kept = OF_HYPOTHESIS if "hypothesis" in own else ()
+            _take(own, parent["experiments"][name], set(SHARED).difference(kept))
+
+
+def _take(own: dict[str, Any], other: dict[str, Any], keys: set[str]) -> None:
+    own |= {key: other[key] for key in keys & other.keys() - own.keys()}
+
+
+class StudyFile(Section):
+    """A study: config/experiments.yaml, config/laptop.yaml and their like."""
+
+    name: str
     """Name of the study; shown in every figure's footer."""
-    base: Overlay = {}
-    """The recipe that every experiment varies, merged over the schema's defaults (the paper's recipe)."""
+    extends: str | None = None
+    """A study in the same folder. Experiments of the same name take from it question, phase, hypothesis and figures,
+    each unless they give their own; never a grid, a recipe or seeds."""
+    about: str = ""
+    """The task and what is small about it, in one sentence; the first lines of the report."""
     scales: dict[str, Scale] = Field(min_length=1)
-    """Sizes of the study by name."""
-    experiments: dict[str, Experiment] = Field(min_length=1)
-    """Experiments by name."""
+    """Where the study runs, by name; the first one unless the profile names another."""
+    report: list[str] = []
+    """Experiments of `make report`; empty: all."""
+    study: list[str] = []
+    """Experiments of `make study`; empty: all."""
     phases: list[str] = []
     """Phases of the study, in the order in which a grant is spent (`--grant-days`)."""
     figures: list[dict[str, Any]] = []
     """Figures that combine several experiments."""
+    base: Overlay = {}
+    """The recipe that every experiment varies, merged over the schema's defaults (the paper's recipe)."""
+    experiments: dict[str, Experiment] = Field(min_length=1)
+    """Experiments by name."""
 
     @model_validator(mode="after")
     def _known_phases(self) -> StudyFile:

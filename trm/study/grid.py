@@ -1,21 +1,21 @@
-"""Expand config/experiments.yaml at a scale into points, runs and evaluations; equal points are one run."""
+"""Expand a study at a scale into points, runs and evaluations; equal points are one run."""
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from trm.errors import UserError
-from trm.study.experiment import Experiment, ExperimentScale, Grid, Scale, StudyFile
+from trm.study.experiment import SHARED, Experiment, Grid, Scale, StudyFile, inherit
 from trm.study.fingerprint import canonical_json, run_name
 from trm.study.input_files import fill_variables, with_checksums
 from trm.study.merge import LENGTHS, Flat, check_key, flatten, merge_layers, nearest, nest, resolve
 from trm.study.points import Point, ResolvedExperiment, Run, Study
-from trm.study.reading import error_sentence, read_yaml
+from trm.study.reading import error_sentence, read_with_lines
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 from trm.study.text import count
 
@@ -25,106 +25,105 @@ MOST_RUNS = 20_000
 
 def load_study(
     path: str | Path,
-    scale: str,
+    scale: str = "",
     overrides: dict[str, Any] | None = None,
     variables: dict[str, Any] | None = None,
 ) -> Study:
-    """Read, validate and expand the study.
+    """Read, validate and expand a study.
 
     Args:
-        path: config/experiments.yaml.
-        scale: key under `scales`.
+        path: config/experiments.yaml, config/laptop.yaml or another one.
+        scale: key under `scales`; empty: the first.
         overrides: dotted keys merged over every point (`--set`); part of the identity.
         variables: values of `$name` in data.files; an experiment whose variable is not set is skipped.
 
     Raises:
         UserError: one sentence naming file, experiment and key.
     """
-    document = read_yaml(path, "name the study with --study")
-    if not isinstance(document, dict):
-        raise UserError(f"{path}: must be a mapping with study, scales and experiments")
-    try:
-        file = StudyFile.model_validate(document)
-    except ValidationError as error:
-        raise UserError(f"{path}: {error_sentence(error, StudyFile)}") from error
+    file, places = read_study(path)
+    scale = scale or next(iter(file.scales))
     if scale not in file.scales:
         raise UserError(
             f"{path}: no scale {scale!r}{nearest(scale, file.scales)}; there are {', '.join(file.scales)}"
         )
-    return _expand(file, str(path), scale, overrides or {}, variables or {})
-
-
-def _expand(
-    file: StudyFile, path: str, scale_name: str, overrides: dict[str, Any], variables: dict[str, Any]
-) -> Study:
-    scale = file.scales[scale_name]
-    base = merge_layers(
-        flatten(file.base, f"{path}: base"),
-        flatten({"evaluation": dict(scale.evaluation)}, f"{path}: scale {scale_name}: evaluation"),
-        flatten(scale.base, f"{path}: scale {scale_name}: base"),
+    return _expand(
+        Study(file, str(path), scale, file.scales[scale], places), overrides or {}, variables or {}
     )
+
+
+def read_study(path: str | Path) -> tuple[StudyFile, dict[tuple[str, ...], str]]:
+    """A study's file with what it inherits, and `FILE:LINE` of its keys."""
+    document, places = _mapping(path)
+    if "extends" in document:
+        source = Path(path).parent / str(document["extends"])
+        parent, theirs = _mapping(source)
+        if "extends" in parent:
+            raise UserError(f"{path}: extends {source}, which extends another study: name that one")
+        _typed_file(parent, source)
+        inherit(document, parent)
+        places = {keys: place for keys, place in theirs.items() if keys[-1] in SHARED} | places
+    return _typed_file(document, path), places
+
+
+def _mapping(path: str | Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
+    """The document of a study, whose experiments are mappings, and `FILE:LINE` of its keys."""
+    document, lines = read_with_lines(path, "name the study with --study")
+    experiments = document.get("experiments") if isinstance(document, dict) else None
+    if not isinstance(experiments, dict) or not all(isinstance(own, dict) for own in experiments.values()):
+        raise UserError(
+            f"{path}: must be a mapping with name, scales and experiments, each experiment a mapping"
+        )
+    return document, {keys: f"{path}:{line}" for keys, line in lines.items()}
+
+
+def _typed_file(document: dict[str, Any], path: str | Path) -> StudyFile:
+    try:
+        return StudyFile.model_validate(document)
+    except ValidationError as error:
+        raise UserError(f"{path}: {error_sentence(error, StudyFile)}") from error
+
+
+def _expand(study: Study, overrides: dict[str, Any], variables: dict[str, Any]) -> Study:
+    file, path = study.file, study.path
+    base = flatten(file.base, f"{path}: base")
     runtime = {key[8:]: value for key, value in overrides.items() if key.startswith("runtime.")}
     if runtime:
-        scale = _with_runtime(scale, runtime)
+        study.scale = _with_runtime(study.scale, runtime)
     forced = flatten({key: value for key, value in overrides.items() if key[:8] != "runtime."}, "--set")
-    study = Study(file.study, scale_name, scale, {}, file.figures, variables=_variables_of(file))
-    study.phases = file.phases
-    study.replaced_figures = {
-        name: experiment.figures
-        for name, experiment in file.experiments.items()
-        if scale_name in experiment.scales and experiment.scales[scale_name].figures is not None
-    }
-    definitions = {name: experiment.at_scale(scale_name) for name, experiment in file.experiments.items()}
-    _refuse_too_many(definitions, scale, scale_name, path)
-    study.recipe = _recipe(merge_layers(base, forced), f"{path}: scale {scale_name}", forced)
-    for name, experiment in definitions.items():
-        where = f"{path}: experiment {name}"
-        for other in experiment.scales:
-            if other not in file.scales:
-                raise UserError(f"{where}: unknown scale {other!r}{nearest(other, file.scales)}")
-        study.experiments[name] = _resolve_experiment(
-            name, experiment, scale, scale_name, base, forced, variables, where
-        )
+    _refuse_too_many(study)
+    study.recipe = _recipe(merge_layers(base, forced), f"{path}: base", forced)
+    for name in file.experiments:
+        study.experiments[name] = _resolve_experiment(study, name, base, forced, variables)
     for list_name in ("report", "study"):
-        for name in getattr(scale, list_name):
+        for name in getattr(file, list_name):
             if name not in study.experiments:
-                known = nearest(name, study.experiments)
-                raise UserError(f"{path}: scale {scale_name}: {list_name}: no experiment {name!r}{known}")
-    _collect(study, path)
+                raise UserError(
+                    f"{path}: {list_name}: no experiment {name!r}{nearest(name, study.experiments)}"
+                )
+    _collect(study)
     return study
 
 
-def _refuse_too_many(definitions: dict[str, Experiment], scale: Scale, scale_name: str, path: str) -> None:
+def _refuse_too_many(study: Study) -> None:
     """Count the runs of every grid without resolving them."""
     total = 0
-    for name, experiment in definitions.items():
-        if experiment.skip:
-            continue
+    for name, experiment in study.file.experiments.items():
         runs = 0
-        for grid in experiment.grid or [Grid()]:
+        for grid in experiment.grid:
             sizes = [len(values) for values in grid.product.values()]
             sizes += [len(next(iter(grid.zip.values())))] if grid.zip else []
             sizes += [len(grid.points)] if grid.points else []
-            runs += math.prod(sizes) * len(grid.seeds or _seeds(experiment, scale))
+            runs += math.prod(sizes) * len(_seeds(study, experiment, grid))
         total += runs
         if total > MOST_RUNS:
             raise UserError(
-                f"{path}: experiment {name} has {count(runs, 'run')} at scale {scale_name}, {total:,} with those "
-                f"before it; a study may have {MOST_RUNS:,}: shorten its lists"
+                f"{study.path}: experiment {name} has {count(runs, 'run')}, {total:,} with those before it; a study "
+                f"may have {MOST_RUNS:,}: shorten its lists"
             )
 
 
-def _seeds(experiment: Experiment, scale: Scale) -> list[int]:
-    return scale.seeds if experiment.seeds is None else experiment.seeds
-
-
-def _variables_of(file: StudyFile) -> frozenset[str]:
-    """Names that the file reads as `$name` or `needs`."""
-    names = set(re.findall(r'"\$([^"]+)"', file.model_dump_json()))
-    for experiment in file.experiments.values():
-        for here in (experiment, *experiment.scales.values()):
-            names.update(grid.needs for grid in here.grid or () if grid.needs)
-    return frozenset(names)
+def _seeds(study: Study, experiment: Experiment, grid: Grid) -> list[int]:
+    return next(seeds for seeds in (grid.seeds, experiment.seeds, study.scale.seeds) if seeds is not None)
 
 
 def _recipe(flat: Flat, where: str, forced: Flat) -> Flat:
@@ -159,46 +158,34 @@ def _with_runtime(scale: Scale, changes: dict[str, Any]) -> Scale:
 
 
 def _resolve_experiment(
-    name: str,
-    experiment: Experiment,
-    scale: Scale,
-    scale_name: str,
-    base: Flat,
-    forced: Flat,
-    variables: dict[str, Any],
-    where: str,
+    study: Study, name: str, base: Flat, forced: Flat, variables: dict[str, Any]
 ) -> ResolvedExperiment:
-    figures = tuple(experiment.figures or ())
-    if experiment.skip:
-        return ResolvedExperiment(name, experiment, (), figures, experiment.skip)
-    here = experiment.scales.get(scale_name, ExperimentScale())
+    experiment, where = study.file.experiments[name], f"{study.path}: experiment {name}"
+    resolved = ResolvedExperiment(name, experiment, study.place(name, "grid"), study.place(name, "figures"))
     common = merge_layers(
         base,
-        flatten(experiment.set or {}, where),
-        flatten(here.set or {}, where),
-        flatten({"evaluation": dict(experiment.evaluation or {})}, f"{where}: evaluation"),
-        flatten({"evaluation": dict(here.evaluation or {})}, f"{where}: evaluation"),
+        flatten(experiment.set, where),
+        flatten({"evaluation": dict(experiment.evaluation)}, f"{where}: evaluation"),
     )
     common, unset = fill_variables(common, variables)
     if unset:
-        return ResolvedExperiment(name, experiment, (), figures, f"needs --config {unset}=PATH")
-    grids = experiment.grid or [Grid()]
+        return replace(resolved, skip=f"needs --config {unset}=PATH")
     points: dict[str, Point] = {}
     left_out = []
-    for grid in grids:
+    for grid in experiment.grid:
         grid_where = f"{where}: grid"
-        if grid.needs and not variables.get(grid.needs):
+        if why := _unwanted(grid, study, variables, grid_where):
             labels = "; ".join(label for _, label in _grid_points(grid, grid_where))
-            left_out.append(f"needs --config {grid.needs}=... for: {labels or 'a grid'}")
+            left_out.append(f"{why} for: {labels or 'a grid'}")
             continue
         fixed = flatten(grid.set, grid_where)
         shared = merge_layers(common, fixed)
         expanded = list(_grid_points(grid, grid_where))
         made = set()
         for coords, label in expanded:
-            if (common_label := grid.label or _values_text(fixed)) and len(grids) > 1:
+            if (common_label := grid.label or _values_text(fixed)) and len(experiment.grid) > 1:
                 label = f"{label} ({common_label})" if label else common_label
-            seeds = grid.seeds or _seeds(experiment, scale)
+            seeds = _seeds(study, experiment, grid)
             point = _point(merge_layers(shared, coords, forced), fixed | coords, label, seeds, where)
             key = canonical_json([[run.name for run in point.runs], point.evaluation_file])
             if key in points and len(expanded) > 1 and points[key].coords == point.coords:
@@ -208,9 +195,20 @@ def _resolve_experiment(
         if len(made) < len(expanded):
             _refuse_dead_axes(grid, shared, forced, where)
     _refuse_equal_labels(points.values(), where)
-    if not points:
-        return ResolvedExperiment(name, experiment, (), figures, "; ".join(left_out))
-    return ResolvedExperiment(name, experiment, tuple(points.values()), figures, None, tuple(left_out))
+    skip = None if points else "; ".join(left_out)
+    return replace(
+        resolved, points=tuple(points.values()), skip=skip, left_out=tuple(left_out if points else ())
+    )
+
+
+def _unwanted(grid: Grid, study: Study, variables: dict[str, Any], where: str) -> str:
+    """Why a grid is left out here; empty if it is not."""
+    scales = study.file.scales
+    if grid.scale and grid.scale not in scales:
+        raise UserError(f"{where}: unknown scale {grid.scale!r}{nearest(grid.scale, scales)}")
+    if grid.scale not in (None, study.scale_name):
+        return f"at scale {grid.scale} only"
+    return f"needs --config {grid.needs}=..." if grid.needs and not variables.get(grid.needs) else ""
 
 
 def _grid_points(grid: Grid, where: str) -> Iterator[tuple[Flat, str]]:
@@ -306,7 +304,7 @@ def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> Non
                 raise UserError(f"{where}: {key} has {len(values)} values but they make {made}: {reason}")
 
 
-def _collect(study: Study, path: str) -> None:
+def _collect(study: Study) -> None:
     for experiment in study.experiments.values():
         every = experiment.definition.log_every
         for point in experiment.points:
@@ -316,7 +314,7 @@ def _collect(study: Study, path: str) -> None:
                 known = study.runs.setdefault(run.name, run)
                 if known.config != run.config and known.config.data.files == run.config.data.files:
                     raise UserError(
-                        f"{path}: {_collision(experiment.name, run.config, known.config, run.name)}"
+                        f"{study.path}: {_collision(experiment.name, run.config, known.config, run.name)}"
                     )
                 study.evaluations[f"{run.name}/{point.evaluation_file}"] = point.evaluation
 

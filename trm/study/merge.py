@@ -29,10 +29,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
 }
 LENGTHS = ("steps", "rows", "epochs", "flops")
 """Four ways to give the length of training; giving one replaces the others."""
-DERIVED = (
-    "training.rows", "training.epochs", "training.flops", "training.lr_rule", "training.lr_scaling",
-    "training.lr_base_batch", "training.lr_base_width",
-)  # fmt: skip
+DERIVED = ("training.rows", "training.epochs", "training.flops", "training.lr_rule")
 """Keys that resolve into others, so that equal points are one run however they are written."""
 Flat = dict[str, Any]
 
@@ -63,7 +60,7 @@ def check_key(key: str, where: str) -> None:
     section, _, field = key.partition(".")
     if section == "runtime" and field in RuntimeConfig.model_fields:
         raise UserError(
-            f"{where}: {key} does not belong to a run: write it under `runtime` of the scale, or use "
+            f"{where}: {key} does not belong to a run: write it under `runtime` of a scale, or use "
             f"--set {key}=VALUE"
         )
     if key not in valid_keys():
@@ -93,7 +90,7 @@ def resolve(flat: Flat, where: str) -> Flat:
     """Replace the derived keys by the fields that they set.
 
     rows: steps = rows // batch_size. epochs: steps = epochs * train_puzzles // batch_size (as the reference trainer
-    counts rows). flops: the most steps within this training compute. lr_scaling and lr_rule: see the functions below.
+    counts rows). flops: the most steps within this training compute. lr_rule: see below.
     """
     flat = dict(flat)
     given = [name for name in LENGTHS if f"training.{name}" in flat]
@@ -115,7 +112,7 @@ def resolve(flat: Flat, where: str) -> Flat:
     flops = flat.pop("training.flops", None)
     if flops is not None:
         flat["training.steps"] = _steps_within(_number(flops, "training.flops", where), flat, where)
-    return _ruled_lr(_scaled_lr(flat, where), where)
+    return _ruled_lr(flat, where)
 
 
 def _steps_within(budget: float, flat: Flat, where: str) -> int:
@@ -137,58 +134,22 @@ def _steps_within(budget: float, flat: Flat, where: str) -> int:
     return steps
 
 
-LR_SCALINGS = {
-    "linear": ("batch_size", "lr_base_batch", 1.0),
-    "sqrt": ("batch_size", "lr_base_batch", 0.5),
-    "width": ("d_model", "lr_base_width", -1.0),
-    "sqrt_width": ("d_model", "lr_base_width", -0.5),
+RULED = {
+    "d_model": "model.d_model",
+    "layers": "model.layers",
+    "l_cycles": "model.l_cycles",
+    "halt_max_steps": "model.halt_max_steps",
+    "steps": "training.steps",
+    "batch_size": "training.batch_size",
 }
-"""What the learning rate depends on, the key of its base value, and the power of their ratio."""
-
-
-def _scaled_lr(flat: Flat, where: str) -> Flat:
-    """Multiply lr by (value / base) ** power for each name in `lr_scaling`.
-
-    Batch: linear (arXiv 1706.02677) or sqrt (arXiv 1404.5997). Width: 1 / d_model, as muP scales Adam's learning rate
-    of hidden matrices (Yang et al. 2022, arXiv 2203.03466, table 3), or 1 / sqrt(d_model).
-    """
-    named = flat.pop("training.lr_scaling", None)
-    scalings = [] if named in (None, "none") else named if isinstance(named, list) else [named]
-    bases = {key: flat.pop(f"training.{key}", None) for key in ("lr_base_batch", "lr_base_width")}
-    factor, used = 1.0, set()
-    for scaling in scalings:
-        if not isinstance(scaling, str) or scaling not in LR_SCALINGS:
-            raise UserError(
-                f"{where}: training.lr_scaling={scaling!r}; it is one of none, {', '.join(LR_SCALINGS)}, or a list"
-            )
-        field, key, power = LR_SCALINGS[scaling]
-        if key in used:
-            raise UserError(f"{where}: training.lr_scaling={named!r} has two scalings with {field}; keep one")
-        if bases[key] is None:
-            raise UserError(f"{where}: training.lr_scaling={scaling} needs training.{key}")
-        used.add(key)
-        value = flat.get("training.batch_size", TrainingConfig().batch_size)
-        if field == "d_model":
-            value = flat.get("model.d_model", ModelConfig().d_model)
-        factor *= (_number(value, field, where) / _number(bases[key], f"training.{key}", where)) ** power
-    for key, base in bases.items():
-        if base is not None and key not in used:
-            follows = "linear or sqrt" if key == "lr_base_batch" else "width or sqrt_width"
-            raise UserError(f"{where}: training.{key} has no effect without training.lr_scaling ({follows})")
-    if used:
-        lr = _number(flat.get("training.lr", TrainingConfig().lr), "training.lr", where) * factor
-        flat["training.lr"] = float(f"{lr:.12g}")  # rounding errors of the product are not part of the recipe
-    return flat
-
-
-RULED = {"d_model": "model.d_model", "steps": "training.steps", "batch_size": "training.batch_size"}
 """What a rule of the learning rate may depend on."""
 
 
 def _ruled_lr(flat: Flat, where: str) -> Flat:
-    """Multiply lr by (value / base) ** power for each `name: [base, power]` of `lr_rule`, rounded to two digits.
+    """Multiply lr by (value / base) ** power for each `name: [base, power]` of `lr_rule`.
 
-    The rule is what a sweep has measured; its powers have no more than two digits.
+    A sweep has measured the rule to two digits, and so is the result. A rule of the batch alone is arithmetic (power 1:
+    arXiv 1706.02677, 0.5: arXiv 1404.5997): only rounding errors of the product are cut off.
     """
     rule = flat.pop("training.lr_rule", None) or {}
     if not isinstance(rule, dict):
@@ -206,7 +167,8 @@ def _ruled_lr(flat: Flat, where: str) -> Flat:
         factor *= (value / _number(terms[0], f"training.lr_rule.{name}", where)) ** terms[1]
     if rule:
         lr = _number(flat.get("training.lr", TrainingConfig().lr), "training.lr", where)
-        flat["training.lr"] = float(f"{lr * factor:.2g}")
+        digits = 12 if rule.keys() == {"batch_size"} else 2
+        flat["training.lr"] = float(f"{lr * factor:.{digits}g}")
     return flat
 
 

@@ -1,11 +1,12 @@
 """A study at one scale: its experiments, their grid points, and the runs and evaluations that measure them."""
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from trm.errors import UserError
-from trm.study.experiment import Experiment, Scale
+from trm.study.experiment import Experiment, Scale, StudyFile
 from trm.study.fingerprint import evaluation_fingerprint
 from trm.study.merge import Flat, nearest
 from trm.study.schema import EvaluationConfig, RunConfig
@@ -45,8 +46,11 @@ class ResolvedExperiment:
 
     name: str
     definition: Experiment
-    points: tuple[Point, ...]
-    figures: tuple[dict[str, Any], ...]
+    grid_at: str
+    """FILE:LINE of its list of points, or of the experiment if it has none."""
+    figures_at: str
+    """The same of its list of figures, in the file that this one extends if it comes from there."""
+    points: tuple[Point, ...] = ()
     skip: str | None = None
     left_out: tuple[str, ...] = ()
     """Why grids were left out, in words."""
@@ -76,40 +80,49 @@ class ResolvedExperiment:
 
 @dataclass
 class Study:
-    """The study at one scale."""
+    """A study at one scale."""
 
-    name: str
+    file: StudyFile
+    path: str
     scale_name: str
     scale: Scale
-    experiments: dict[str, ResolvedExperiment]
-    figures: list[dict[str, Any]]
+    places: dict[tuple[str, ...], str]
+    """Key path -> FILE:LINE."""
+    experiments: dict[str, ResolvedExperiment] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     evaluations: dict[str, EvaluationConfig] = field(default_factory=dict)
     log_every: dict[str, int] = field(default_factory=dict)
     """Runs whose experiments want finer curves than the scale's."""
-    variables: frozenset[str] = frozenset()
-    """Names that the study file reads as `$name` or `needs`, set by `--config NAME=...`."""
-    replaced_figures: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Experiment -> its own figures, where the scale gives others."""
-    phases: list[str] = field(default_factory=list)
-    """Phases, in the order in which a grant is spent."""
     recipe: Flat = field(default_factory=dict)
-    """The scale's recipe before any experiment, dotted key -> value: the baseline of ablations."""
+    """The recipe before any experiment, dotted key -> value: the baseline of ablations."""
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """Names that the file reads as `$name` or `needs`, set by `--config NAME=...`."""
+        grids = (grid for experiment in self.file.experiments.values() for grid in experiment.grid)
+        names = re.findall(r'"\$([^"]+)"', self.file.model_dump_json())
+        return frozenset(names) | {grid.needs for grid in grids if grid.needs}
+
+    def place(self, experiment: str, key: str) -> str:
+        """`FILE:LINE` of a key of an experiment, or of the experiment if it does not have the key."""
+        keys = ("experiments", experiment)
+        return self.places.get((*keys, key)) or self.places.get(keys) or self.path
 
     def experiment(self, name: str) -> ResolvedExperiment:
         """An experiment by its name. Raises UserError with the nearest name."""
         if name not in self.experiments:
-            raise UserError(
-                f"no experiment {name!r} at scale {self.scale_name}{nearest(name, self.experiments)} (`python -m trm "
-                f"study list`; a name from an older document: `python -m trm study find {name}`)"
-            )
+            raise UserError(f"{self.path} has no experiment {name!r}{nearest(name, self.experiments)}")
         return self.experiments[name]
 
     def why_skipped(self, name: str) -> str:
         """Why an experiment is not run, as a sentence."""
-        return f"{self.experiment(name).name} is not run at scale {self.scale_name}: {self.experiment(name).skip}"
+        return f"{self.experiment(name).name} is not run: {self.experiment(name).skip}"
 
     def selected(self, which: str) -> list[str]:
-        """Names of the experiments of `report` or `study` at this scale, without the skipped ones."""
-        names = getattr(self.scale, which) or list(self.experiments)
+        """Names of the experiments of `report` or `study`, without the skipped ones."""
+        names = getattr(self.file, which) or list(self.experiments)
         return [name for name in names if not self.experiment(name).skip]

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,15 +14,22 @@ from trm.io import json_argument
 from trm.study.merge import nearest
 
 Value = TypeVar("Value")
+Lines = dict[tuple[str, ...], int]
+"""Keys, outermost first, and the line in which the last one stands."""
 MERGE = "tag:yaml.org,2002:merge"
 """Tag of the key `<<`."""
 
 
 def read_yaml(path: str | Path, remedy: str = "make it readable") -> Any:
     """Parse a YAML file. Raises UserError; `remedy` is for a file that cannot be opened."""
+    return read_with_lines(path, remedy)[0]
+
+
+def read_with_lines(path: str | Path, remedy: str) -> tuple[Any, Lines]:
+    """The same, with the line of each key of its outer three levels."""
     try:
         content = Path(path).read_bytes()
-        return parse_yaml(content.decode("utf-8-sig"), str(path))
+        return _parse(content.decode("utf-8-sig"), str(path))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}; {remedy}") from error
     except UnicodeDecodeError as error:
@@ -31,9 +38,18 @@ def read_yaml(path: str | Path, remedy: str = "make it readable") -> Any:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML, with the study file's syntax of numbers. Raises UserError with line and column."""
+    """Parse YAML; numbers are those of YAML 1.2. Raises UserError with line and column."""
+    return _parse(text, where)[0]
+
+
+def _parse(text: str, where: str) -> tuple[Any, Lines]:
     try:
-        return yaml.load(text, Loader=_Loader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None, {}
+        lines = dict(_lines(node, ()))
+        return loader.construct_document(node), lines
     except yaml.MarkedYAMLError as error:
         mark, start = error.problem_mark, error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -43,8 +59,19 @@ def parse_yaml(text: str, where: str) -> Any:
         raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
+def _lines(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The keys below a mapping with their lines, three levels deep."""
+    for key, value in node.value if isinstance(node, yaml.MappingNode) and len(path) < 3 else ():
+        inside = (*path, str(key.value))
+        yield inside, key.start_mark.line + 1
+        yield from _lines(value, inside)
+
+
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML that reads 1e-4 as a number (YAML 1.2) and refuses a key given twice."""
+    """Safe YAML with the core schema of YAML 1.2, which refuses a key given twice, and numbers that YAML 1.1 reads
+    otherwise."""
+
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}
 
     def flatten_mapping(self, node: yaml.Node) -> None:
         """Replace `<<: *other` by the keys of the other mapping that this one does not have."""
@@ -74,13 +101,29 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             )
         return key
 
+    def ambiguous(self, node: yaml.Node) -> Any:
+        raise yaml.constructor.ConstructorError(
+            None,
+            None,
+            f"{node.value} is read in two ways: write a plain number, or text in quotes",
+            node.start_mark,
+        )
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
-    list("-+0123456789."),
-)
 
+for _tag, _pattern in {
+    MERGE: "<<",
+    "tag:yaml.org,2002:null": "~|null|Null|NULL|",
+    "tag:yaml.org,2002:bool": "true|True|TRUE|false|False|FALSE",
+    "tag:yaml.org,2002:int": "[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+",
+    "tag:yaml.org,2002:float": (
+        r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+|[-+]?\.(inf|Inf|INF)|"
+        r"\.(nan|NaN|NAN)"
+    ),
+    # 010, 0b11, 1_000 and 1:30 are 8, 3, 1000 and 90 in YAML 1.1
+    "!ambiguous": "[-+]?(0[0-9_]+|0b[01_]+|[0-9]+_[0-9_]*|[0-9][0-9_]*(:[0-5]?[0-9])+)",
+}.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), None)
+_Loader.add_constructor("!ambiguous", _Loader.ambiguous)
 
 _KINDS = {
     "int": "a whole number",

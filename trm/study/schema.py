@@ -232,11 +232,9 @@ class TrainingConfig(Section):
     original puzzles) or `flops` (training compute) may be given instead; they are converted to steps, so equal points
     are one run."""
     lr: Positive = 1e-4
-    """Peak learning rate. In the study file it can be scaled by `lr_scaling`, a name or a list of names: linear (batch
-    / `lr_base_batch`, arXiv 1706.02677), sqrt (its square root, arXiv 1404.5997), width (`lr_base_width` / d_model, as
-    muP does for Adam, arXiv 2203.03466) or sqrt_width (its square root); or by a measured rule, `lr_rule: {d_model:
-    [64, -0.7], steps: [1200, -0.3]}`: lr times (value / base) ** power of each. An `lr` on a higher level replaces
-    it."""
+    """Peak learning rate. In the study file a rule may scale it, such as `lr_rule: {d_model: [64, -0.25], steps: [1200,
+    -0.4]}`: lr times (value / base) ** power of each of d_model, layers, l_cycles, halt_max_steps, steps and batch_size
+    (power 1: linear scaling, arXiv 1706.02677; 0.5: arXiv 1404.5997). An `lr` on a higher level replaces the rule."""
     puzzle_lr: Positive | None = None
     """Learning rate of the puzzle embedding; null: `lr`."""
     warmup_steps: Whole = 2000

@@ -110,7 +110,7 @@ def test_the_command_says_what_it_does_and_one_program_s_failure_hides_no_other(
     capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("TRM_TPU_PYTHON", sys.executable)  # asked for, never started
-    pod, runs = parse_slice("v4-64"), open_project({"scale": "laptop"}).runs
+    pod, runs = parse_slice("v4-64"), open_project({"study": "config/laptop.yaml"}).runs
 
     alike: dict[str, list[str]] = {}
     for name, one in runs.items():
