@@ -4,7 +4,7 @@
 # another base must have python, pip and apt-get
 ARG BASE=python:3.12-slim
 FROM ${BASE}
-# g++: Triton and torch.compile build their launchers with it
+# g++: the CPU kernel and torch.compile build with it
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ git openssh-client \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /study

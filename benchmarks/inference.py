@@ -45,7 +45,7 @@ def measure(run: Path, dataset: Path, depth: int, rounds: int) -> dict[str, Any]
     expected = torch.zeros_like(answers)
     for step in last.unique().tolist() if depth <= COMPARED else ():
         expected[last == step] = full(step).answers[last == step]
-    score = timed.score.result(backend)
+    score = timed.score.result(backend.total)
     return {
         "depth": depth,
         "full": taken["full"]["seconds"],
@@ -54,7 +54,7 @@ def measure(run: Path, dataset: Path, depth: int, rounds: int) -> dict[str, Any]
         "steps_saved": depth / score["mean_steps"],
         "different_answers": int((expected != answers).any(1).sum()) if depth <= COMPARED else None,
         "puzzles": len(answers),
-        "exact_full": whole.depths[depth].score.result(backend)["exact_accuracy"],
+        "exact_full": whole.depths[depth].score.result(backend.total)["exact_accuracy"],
         "exact_compacted": score["exact_accuracy"],
     }
 

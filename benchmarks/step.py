@@ -103,7 +103,12 @@ def our_evaluation(
     weights = state.layout.views(state.params)
     vectors = (state.h_init, state.l_init, state.puzzle_table)
     net = InferenceNetwork(
-        weights, *vectors, state.arch, model.h_cycles, model.l_cycles, load_implementation(backend.network)
+        weights,
+        *vectors,
+        state.arch,
+        model.h_cycles,
+        model.l_cycles,
+        load_implementation(backend.implementation),
     )
     rows = rows or inference_batch(cells + model.puzzle_tokens, model.d_model, backend.device)
     inputs = backend.place(random_rows(rows, cells, state.puzzles.vocab)[0])

@@ -8,7 +8,6 @@ HERE = Path(__file__).parent
 FULL = (
     "slurm",
     "xla",
-    "backends/cuda",
     "analysis/test_notebooks.py",
     "analysis/test_redraw.py",
     "pipeline/test_cluster_docs.py",

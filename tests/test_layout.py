@@ -9,7 +9,7 @@ ORDER = (
     "errors", "io", "provenance", "compiled", "storage", "study", "data", "tasks", "model", "backends", "training",
     "evaluation", "play", "analysis", "checks", "pipeline", "cli",
 )  # fmt: skip
-"""Packages of trm from low to high; docs/architecture.md says what each is for."""
+"""Packages of trm from low to high. docs/architecture.md says what each is for, CONTRIBUTING.md lists them too."""
 
 
 def modules() -> dict[str, Path]:
@@ -22,20 +22,9 @@ def modules() -> dict[str, Path]:
 
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
-    """Modules of trm that a file imports, inside functions too; in trm.study also those for types alone."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If)
-        and ast.unparse(node.test).endswith("TYPE_CHECKING")
-        and "study" not in path.parts
-        for inner in ast.walk(node)
-    }
+    """Modules of trm that a file imports, inside functions and for types alone too."""
     found = set()
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name in known}
         elif isinstance(node, ast.ImportFrom) and node.module in known and not node.level:
@@ -56,6 +45,13 @@ def test_nothing_imports_upward():
             if other.count(".") and ORDER.index(other.split(".")[1]) > own:
                 upward.append(f"{name} -> {other}")
     assert not upward, "\n".join(upward)
+
+
+def test_the_documents_give_the_same_order():
+    rows = re.findall(r"^\| (`trm/[^|]*) \|", (ROOT / "docs/architecture.md").read_text(), re.M)
+    assert re.findall(r"`trm/(\w+)(?:\.py)?`", " ".join(rows)) == [*reversed(ORDER)]
+    (block,) = re.findall(r"^    (cli  [^`]*?)\n\n", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    assert block.split() == [*reversed(ORDER)]
 
 
 def test_only_the_tasks_compare_names_of_tasks():

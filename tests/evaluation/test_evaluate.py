@@ -179,7 +179,7 @@ def test_validation_and_evaluation_agree(dataset_folder, tmp_path):
     score = measured._score()
     data = measured.dataset.originals("validation", measured.backend)
     result = policies.fixed(measured.net, data, (4,), lambda: score, lambda: None).depths[4].score
-    values = result.result(measured.backend)
+    values = result.result(measured.backend.total)
     last = found.record.rows[-1]
     assert values["accuracy"] == pytest.approx(last["eval/accuracy"], abs=1e-6)
     assert values["cross_entropy"] == pytest.approx(last["eval/cross_entropy"], rel=1e-5)
@@ -207,7 +207,7 @@ def test_stopping_when_confident_gives_the_answers_of_the_full_pass(
         measured.net, data, depth, measured._score(), measured.backend.synchronize
     )
     assert torch.equal(answers, expected)
-    result = timed.score.result(measured.backend)
+    result = timed.score.result(measured.backend.total)
     assert result["mean_steps"] == pytest.approx(last.float().mean().item())
     assert result["correct"] == (expected == data.labels).all(1).sum()
 
@@ -223,7 +223,7 @@ def test_confident_evaluation_runs_fewer_rows(trained, dataset_folder, monkeypat
         measured.net, "step", lambda z_H, z_L, x: (rows.append(x.shape[1]), original(z_H, z_L, x))[1]
     )
     timed, _ = policies.confident(measured.net, data, 6, measured._score(), measured.backend.synchronize)
-    needed = timed.score.result(measured.backend)["mean_steps"] * 40
+    needed = timed.score.result(measured.backend.total)["mean_steps"] * 40
     assert needed <= sum(rows) <= 1.3 * needed + 16
     assert sum(rows) < 0.9 * 40 * 6
 
@@ -269,7 +269,7 @@ def test_restarts_differ_by_noise_or_symmetry(trained, dataset_folder):
         symmetries = restart_symmetries(measured.trained.config.data, 4, noise=not symmetric)
         how = (noise, symmetries, measured._score, measured.backend.synchronize)
         found = policies.restarts(measured.net, data, 4, (4,), *how)
-        return found.best[4].result(measured.backend), found.oracle[4].result(measured.backend)
+        return found.best[4].result(measured.backend.total), found.oracle[4].result(measured.backend.total)
 
     plain = restarts((0.0, 0.0), False)
     assert plain[0]["correct"] == plain[1]["correct"]
@@ -283,10 +283,10 @@ def test_a_restart_is_a_run_on_the_moved_puzzle(trained, dataset_folder):
     data = measured.dataset.originals("test", measured.backend)
     symmetries = restart_symmetries(measured.trained.config.data, 2)
     how = (data, 4, (1,), (0.0, 0.0), symmetries[1:], measured._score, measured.backend.synchronize)
-    found = policies.restarts(measured.net, *how).best[1].result(measured.backend)
+    found = policies.restarts(measured.net, *how).best[1].result(measured.backend.total)
     moved = data._replace(inputs=symmetries[1].apply(data.inputs), labels=symmetries[1].apply(data.labels))
     wanted = policies.fixed(measured.net, moved, (4,), measured._score, measured.backend.synchronize)
-    expected = wanted.depths[4].score.result(measured.backend)
+    expected = wanted.depths[4].score.result(measured.backend.total)
     assert (found["accuracy"], found["correct"]) == (expected["accuracy"], expected["correct"])
 
 
@@ -332,7 +332,7 @@ def test_blank_accuracy_has_its_error_over_puzzles():
     answers = torch.tensor([[2, 3, 4], [2, 4, 2], [2, 3, 4]], dtype=torch.uint8)
     score = Score(torch.device("cpu"), ignore=0, blank=1)
     score.add_answers(answers, inputs, labels, 1)
-    result = score.result(CpuBackend())
+    result = score.result(CpuBackend().total)
     assert result["blank_accuracy"] == pytest.approx(0.75)  # 1 and 1/2; the third has no blank
     assert result["blank_error"] == pytest.approx(0.25)
     assert result["correct"] == 1

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.baseline import EagerTRM
-from trm.model import definition as network
+from trm.model import definition
 from trm.model.parameters import architecture, initial_states, initial_weights
 from trm.study.schema import ModelConfig
 
@@ -38,7 +38,7 @@ def test_outputs_and_gradients_equal_the_independent_ones(variant):
     for tensor in weights.values():
         tensor.requires_grad_()
     z_H, z_L, cells, puzzle = inputs(model)
-    ours = network.supervision_step(
+    ours = definition.supervision_step(
         z_H, z_L, cells, puzzle, weights, architecture(model, torch.float64), model.h_cycles, model.l_cycles
     )
     other = EagerTRM(model, SEQ, VOCAB, 1, torch.float64).double()
@@ -64,7 +64,7 @@ def test_only_the_first_puzzle_token_carries_the_vector():
     model = ModelConfig(d_model=16, puzzle_tokens=3)
     weights = initial_weights(model, SEQ, VOCAB, 0)
     _, _, cells, puzzle = inputs(model)
-    x = network.embed(cells, puzzle, weights, architecture(model, torch.float32))
+    x = definition.embed(cells, puzzle, weights, architecture(model, torch.float32))
     torch.testing.assert_close(x[0], puzzle * 4)
     assert (x[1:3] == 0).all()
     torch.testing.assert_close(x[3], weights["embed.weight"][cells[:, 0].long()] * 4)
@@ -75,7 +75,7 @@ def test_rounds_before_the_last_leave_no_gradient():
     weights = {k: v.requires_grad_() for k, v in initial_weights(model, SEQ, VOCAB, 0).items()}
     z_H, z_L, cells, puzzle = inputs(model, dtype=torch.float32)
     z_H.requires_grad_()
-    outputs = network.supervision_step(
+    outputs = definition.supervision_step(
         z_H, z_L, cells, puzzle, weights, architecture(model, torch.float32), 2, 1
     )
     outputs[2].sum().backward()

@@ -1,23 +1,18 @@
 """Whole training steps on a GPU that is not there, in a process of its own: shapes, dtypes and devices without data.
 
-    python -m tests.training.fake_gpu CASES      # JSON: [[network, run, workers, fault], ...]
+    python -m tests.training.fake_gpu CASES      # JSON: [[run, workers, fault], ...]
 
 A fake tensor knows everything but its values: reading one on the host raises, and so does an operation on tensors of
-two devices. Copies between host and device are found by `Watch`. Triton's kernels are not run: `triton` is a stand-in
-whose launches check their arguments. Prints a JSON list: the kernels that each case launched, or what went wrong.
+two devices. Copies between host and device are found by `Watch`. Prints a JSON list: what went wrong in each case.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
-from collections import Counter
-from types import ModuleType
 from typing import Any
 
 import torch
-import torch._dynamo  # before `triton` is replaced, which it would look into
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,9 +21,6 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 _setup_privateuseone_for_python_backend("gpu")
 DEVICE = torch.device("gpu", 0)
-DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.uint8)
-GRID_LIMITS = (2**31 - 1, 65_535, 65_535)
-LAUNCHES: Counter[str] = Counter()
 CELLS, SYMBOLS = 81, 11
 
 
@@ -41,45 +33,6 @@ class Watch(TorchDispatchMode):
         if len({tensor.device.type for tensor in tensors}) > 1:
             raise RuntimeError(f"{func.name()} moves data between {[str(t.device) for t in tensors]}")
         return out
-
-
-class Kernel:
-    """A kernel that checks what it is launched with."""
-
-    OPTIONS = ("num_warps", "num_stages")
-
-    def __init__(self, function: Any):
-        self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-        self.signature = inspect.signature(function)
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *args, **kwargs: self._launch(grid, args, kwargs)
-
-    def _launch(self, grid: tuple[int, ...], args: Any, kwargs: Any) -> None:
-        LAUNCHES[self.name] += 1
-        assert all(1 <= size <= limit for size, limit in zip(grid, GRID_LIMITS)), (self.name, grid)
-        options = {name: kwargs.pop(name) for name in self.OPTIONS if name in kwargs}
-        bound = self.signature.bind(*args, **kwargs)
-        for name, value in (bound.arguments | options).items():
-            if isinstance(value, Tensor):
-                assert value.device == DEVICE, (self.name, name, value.device)
-                assert value.is_contiguous(), (self.name, name, value.shape, value.stride())
-                assert value.dtype in DTYPES, (self.name, name)
-            else:
-                assert isinstance(value, int | float | bool | str), (self.name, name, value)
-
-
-def stand_in() -> None:
-    """Put a `triton` in place that compiles nothing."""
-    triton, language = ModuleType("triton"), ModuleType("triton.language")
-    for name in ("float64", "float32", "float16", "bfloat16"):
-        setattr(language, name, name)
-    language.constexpr = lambda value: value
-    triton.jit, triton.cdiv, triton.language = Kernel, lambda a, b: -(-a // b), language
-    sys.modules |= {"triton": triton, "triton.language": language}
-    from trm.backends.cuda import compiled
-
-    compiled.OPTIONS["disable"] = True
 
 
 def item(state: Any) -> None:
@@ -97,19 +50,10 @@ def constant(state: Any) -> None:
     state.step.add_(torch.ones(1).sum())
 
 
-def strided(state: Any) -> None:
-    """A fault: a kernel that gets a view with gaps."""
-    from trm.backends.cuda import swiglu
-
-    tile = {"ROWS": 16, "COLUMNS": 16, "DEPTH": 16}
-    x, weight = state.params[:64].view(2, 32)[:, ::2], state.params[:256].view(16, 16)
-    swiglu.product(x, weight, state.params[:16].view(2, 8), None, tile)
+FAULTS = {fault.__name__: fault for fault in (item, copy, constant)}
 
 
-FAULTS = {fault.__name__: fault for fault in (item, copy, constant, strided)}
-
-
-def steps(network: str, document: dict[str, Any], world: int, fault: str) -> None:
+def steps(document: dict[str, Any], world: int, fault: str) -> None:
     """Two steps of a run as one of `world` workers takes them; with a fault, which happens before the update."""
     from trm.backends.base import Backend, Precision, precision_of
     from trm.model.act import Rows
@@ -137,7 +81,7 @@ def steps(network: str, document: dict[str, Any], world: int, fault: str) -> Non
     # torch.tensor makes no fake tensors of a device that was registered in Python
     loss_scale.initial_scale = lambda device: torch.zeros(2, device=device)
     backend, run = FakeBackend(), RunConfig.model_validate(document)
-    backend.network, backend.world = network, world
+    backend.world = world
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         state = TrainState(
             run, Sizes(CELLS, SYMBOLS, 10, 0), backend.precision(run.training.precision), backend
@@ -164,13 +108,11 @@ def steps(network: str, document: dict[str, Any], world: int, fault: str) -> Non
 
 def main() -> None:
     """Every case, one after the other."""
-    stand_in()
     results: list[Any] = []
     for case in json.loads(sys.argv[1]):
-        LAUNCHES.clear()
         try:
             steps(*case)
-            results.append(dict(LAUNCHES))
+            results.append("")
         except Exception as error:
             results.append(f"{type(error).__name__}: {error}")
     print(json.dumps(results))

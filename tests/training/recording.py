@@ -61,5 +61,5 @@ def recorded(call: Callable[[], None]) -> Callable[[], None]:
 
 
 def capture(first: Callable[[], None], second: Callable[[], None]) -> tuple[Callable[[], None], ...]:
-    """As `trm.backends.cuda.device.capture_graphs`."""
+    """As `trm.training.graphed.capture_graphs`."""
     return recorded(first), recorded(second)

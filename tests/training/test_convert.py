@@ -11,7 +11,7 @@ from trm.backends.cpu.device import CpuBackend
 from trm.cli import main
 from trm.errors import UserError
 from trm.evaluation.evaluate import inference_network
-from trm.model import definition as network
+from trm.model import definition
 from trm.study.schema import EvaluationConfig
 from trm.training.dataset import Dataset
 from trm.training.interchange import from_reference, plain_names, to_reference
@@ -55,18 +55,18 @@ def test_back_whatever_wrapped_the_model(prefix, exported, tmp_path):
 ELSEWHERE = """
 import sys
 import torch
-import network
-model = network.load(sys.argv[1])
+import definition
+model = definition.load(sys.argv[1])
 assert not any(name.split(".")[0] == "trm" for name in sys.modules)
 questions = torch.load(sys.argv[2])
-answers, halt_logits = network.solve(model, questions)
+answers, halt_logits = definition.solve(model, questions)
 torch.save({"answers": answers, "halt": halt_logits}, "result.pt")
 """
 
 
 def test_ours_is_used_elsewhere_with_one_python_file(exported, dataset_folder, tmp_path):
     run, folder, _ = exported
-    shutil.copy2(network.__file__, tmp_path / "network.py")
+    shutil.copy2(definition.__file__, tmp_path / "definition.py")
     shutil.copy2(folder / "weights.safetensors", tmp_path)
     questions = torch.from_numpy(Dataset(dataset_folder).split("test").inputs[:8])
     torch.save(questions, tmp_path / "questions.pt")
@@ -82,7 +82,7 @@ def test_ours_is_used_elsewhere_with_one_python_file(exported, dataset_folder, t
         z_H, z_L, logits, halt = net.step(z_H, z_L, x)
     assert torch.equal(found["answers"], logits.argmax(-1).t())
     torch.testing.assert_close(found["halt"], halt, rtol=1e-4, atol=1e-5)
-    assert sorted(path.name for path in tmp_path.glob("*.py")) == ["network.py", "use.py"]
+    assert sorted(path.name for path in tmp_path.glob("*.py")) == ["definition.py", "use.py"]
 
 
 @pytest.mark.parametrize("mixer", NAMES)

@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs/training.md"
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
 def test_the_printed_loop_has_the_losses_of_the_engine(dataset_folder, tmp_path, monkeypatch, mixer):
-    monkeypatch.setattr("trm.backends.cpu.device.CpuBackend.network", "plain")
+    monkeypatch.setattr("trm.backends.cpu.device.CpuBackend.implementation", "plain")
     (code,) = re.findall(r'```python title="eager.py"\n(.*?)```', PAGE.read_text(), re.DOTALL)
     assert code.count("\n") <= 72
     printed: dict = {}
@@ -28,7 +28,7 @@ def test_the_printed_loop_has_the_losses_of_the_engine(dataset_folder, tmp_path,
 
     def batches(step):
         batch = engine.feed.batch(step)
-        return *transformed(engine.step.originals, batch), batch.minimum
+        return *transformed(engine.program.originals, batch), batch.minimum
 
     losses = islice(printed["train"](run, engine.dataset.puzzles, batches, 20), 20)
     assert list(losses) == pytest.approx(expected, abs=1e-5)

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 
 from tests.training.conftest import config, train
 from trm.cli import main
-from trm.model import definition as network
+from trm.model import definition
 from trm.training.dataset import Dataset
 from trm.training.export import OPSET
 
@@ -30,7 +30,7 @@ def trained(request, dataset_folder, tmp_path_factory):
     root = tmp_path_factory.mktemp(request.param)
     train(config(MODELS[request.param], {"steps": 2}), dataset_folder, root)
     questions = torch.from_numpy(Dataset(dataset_folder).split("test").inputs[:5])
-    return root / "run", network.load(root / "run/weights.safetensors"), questions
+    return root / "run", definition.load(root / "run/weights.safetensors"), questions
 
 
 @pytest.mark.full
@@ -47,7 +47,7 @@ def test_onnxruntime_computes_the_same_step(trained, tmp_path):
     states = [start.expand(length, len(questions), -1) for start in (model.h_init, model.l_init)]
     ids = torch.zeros(len(questions), dtype=torch.long)
     table = None if model.puzzle is None else model.puzzle[ids].double()
-    wanted = network.supervision_step(  # in float64: its rounding is not that of the file
+    wanted = definition.supervision_step(  # in float64: its rounding is not that of the file
         *(state.double() for state in states),
         questions,
         table,
@@ -62,7 +62,7 @@ def test_onnxruntime_computes_the_same_step(trained, tmp_path):
     for mine, theirs in zip(wanted, found, strict=True):
         np.testing.assert_allclose(theirs, mine, atol=1e-5, rtol=1e-5)
     answers, halt_logits = runpy.run_path(str(DOCS / "onnx_solve.py"))["solve"](str(file), questions.numpy())
-    wanted_answers, wanted_halt = network.solve(model, questions)
+    wanted_answers, wanted_halt = definition.solve(model, questions)
     assert np.array_equal(answers, wanted_answers)
     np.testing.assert_allclose(halt_logits, wanted_halt, atol=1e-4)
 
@@ -90,7 +90,7 @@ def test_from_pretrained_reads_the_hub_layout(trained, tmp_path):
         return  # the short file is for the MLP mixer
     mine = runpy.run_path(str(file))["TinyRecursiveModel"].from_pretrained(tmp_path / "four")
     answers, halt_logits = mine.solve(questions)
-    wanted_answers, wanted_halt = network.solve(model, questions)
+    wanted_answers, wanted_halt = definition.solve(model, questions)
     assert torch.equal(answers, wanted_answers)
     torch.testing.assert_close(halt_logits, wanted_halt, atol=1e-4, rtol=1e-4)
 

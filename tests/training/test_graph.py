@@ -3,10 +3,14 @@
 import pytest
 import torch
 
+from tests.backends.supervision import supervision_step
 from tests.training.conftest import config, train, trainer
 from tests.training.recording import capture
+from trm.backends.cuda import compiled
 from trm.backends.cuda import device as cuda
-from trm.backends.cuda.device import WARM_UP_STEPS, GraphedStep
+from trm.model.plain import PlainNetwork
+from trm.study.schema import ModelConfig
+from trm.training.graphed import WARM_UP_STEPS, GraphedStep
 
 RUN = {"steps": 9, "curriculum": [{"until": 0.5, "h_cycles": 1, "l_cycles": 1}]}
 
@@ -14,13 +18,13 @@ RUN = {"steps": 9, "curriculum": [{"until": 0.5, "h_cycles": 1, "l_cycles": 1}]}
 @pytest.fixture(autouse=True)
 def plain_network(monkeypatch):
     """Its operations all go through torch, where they can be recorded."""
-    monkeypatch.setattr("trm.backends.cpu.device.CpuBackend.network", "plain")
+    monkeypatch.setattr("trm.backends.cpu.device.CpuBackend.implementation", "plain")
 
 
 def graphed(run, data, root, capture):
     """The run through GraphedStep."""
     found = trainer(run, data, root, "graphed")
-    found.program = GraphedStep(found.step, capture)
+    found.program = GraphedStep(found.state, found.program.originals, found.backend, capture)
     assert found.run() == 0
     return found.state
 
@@ -56,8 +60,8 @@ def doubled_update(gradients, update):
 def doubled_gradients(gradients, update):
     def twice():
         gradients()
-        own = update.__self__.state.reduce.clone()
-        update.__self__.state.reduce.add_(own)
+        reduce = update.__self__.state.reduce
+        reduce.add_(reduce.clone())
 
     return twice, update
 
@@ -88,25 +92,34 @@ def test_warm_up_comes_first(dataset_folder, tmp_path):
 def test_the_hook_runs_once_a_step_between_the_halves(dataset_folder, tmp_path):
     """It is where a stop request enters the vector that the workers sum."""
     found, order = trainer(config(training=RUN), dataset_folder, tmp_path), []
-    step = found.step
+    places = found.state, found.program.originals, found.backend
+    step = GraphedStep(*places, lambda first, second: (first, second))
     for name in ("gradients", "exchange", "update"):
         monkey = getattr(step, name)
         setattr(step, name, lambda *a, call=monkey, name=name: (order.append(name), call(*a))[1])
-    program = GraphedStep(step, lambda first, second: (first, second))
+    step.before_update = lambda: order.append("hook")
     for number in range(1, WARM_UP_STEPS + 3):
-        step.before_update = lambda: order.append("hook")
-        program(found.feed.batch(number), 2, 1)
+        step(found.feed.batch(number), 2, 1)
     one, captured = ["gradients", "exchange", "hook", "update"], ["gradients", "update"]
     assert order == one * (WARM_UP_STEPS + 1) + captured + one
 
 
-def test_network_is_chosen(monkeypatch):
-    monkeypatch.delenv("TRM_TRITON", raising=False)
-    monkeypatch.setattr(cuda, "find_spec", lambda name: True)
-    assert cuda.candidates((9, 0)) == ("triton", "compiled")
-    assert cuda.candidates((7, 5)) == ("plain",)
-    monkeypatch.setenv("TRM_TRITON", "0")
-    assert cuda.candidates((9, 0)) == ("plain",)
-    monkeypatch.delenv("TRM_TRITON")
-    monkeypatch.setattr(cuda, "find_spec", lambda name: None)
-    assert cuda.candidates((9, 0)) == ("plain",)
+@pytest.mark.parametrize(
+    ("capability", "triton", "expected"),
+    [((9, 0), True, "compiled"), ((7, 5), True, "plain"), ((9, 0), None, "plain")],
+)
+def test_a_gpu_compiles_the_network_where_it_can(monkeypatch, capability, triton, expected):
+    monkeypatch.setattr(cuda, "find_spec", lambda name: triton)
+    assert cuda.implementation(capability) == expected
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch.compile's tracer
+@pytest.mark.parametrize("mixer", ["mlp", "attention"])
+def test_the_compiled_network_is_the_plain_one(monkeypatch, mixer):
+    monkeypatch.setattr(compiled, "OPTIONS", {"backend": "aot_eager"})
+    model = ModelConfig(d_model=16, heads=2, puzzle_tokens=1, h_cycles=2, l_cycles=2, mixer=mixer)
+    found, expected = (
+        supervision_step(kind, model, torch.float32) for kind in (compiled.CompiledNetwork, PlainNetwork)
+    )
+    for ours, theirs in zip([*found[0], *found[1].values()], [*expected[0], *expected[1].values()]):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -17,7 +17,7 @@ def offered(found, step):
     """The rows that the batch of `step` offers."""
     batch = found.feed.batch(step)
     hints = adaptive.hints(batch.hints, found.state.hint_level) if isinstance(batch, HintBatch) else None
-    return transformed(found.step.originals, batch, hints)
+    return transformed(found.program.originals, batch, hints)
 
 
 def test_rows_are_those_without_hints_but_for_more_clues(dataset_folder, tmp_path):

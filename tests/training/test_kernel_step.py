@@ -5,7 +5,7 @@ import torch
 
 from tests.training.conftest import config, trainer
 from trm.backends.cpu import build
-from trm.training import kernel_step
+from trm.training import kernel_step, programs
 from trm.training.kernel_step import KernelStep
 from trm.training.state import flatten_carry
 
@@ -23,10 +23,10 @@ CASES = {
 def test_equals_the_step_through_autograd(case, dataset_folder, tmp_path, monkeypatch):
     run = config(training={"steps": 6, "precision": "float32", "lr": 1e-4} | CASES[case])
     kernel = trainer(run, dataset_folder, tmp_path, "kernel")
-    monkeypatch.setattr(kernel_step, "products_for", lambda weights, arch: None)
+    monkeypatch.setattr(programs, "products_for", lambda weights, arch: None)
     plain = trainer(run, dataset_folder, tmp_path, "plain")
-    assert type(kernel.step) is KernelStep
-    assert type(plain.step) is not KernelStep
+    assert type(kernel.program) is KernelStep
+    assert type(plain.program) is not KernelStep
     for step in range(1, 7):
         for found in (kernel, plain):
             found.program(found.feed.batch(step), 1, 1)

@@ -139,7 +139,7 @@ def placed(**placement):
 def test_a_run_is_held_to_its_placement():
     backend = CpuBackend()
     check_placement(placed(backend="cpu", workers=1, network="plain"), backend)
-    assert backend.network == "plain"
+    assert backend.implementation == "plain"
     with pytest.raises(UserError, match="placement.backend is cuda, but the job runs on cpu"):
         check_placement(placed(backend="cuda"), CpuBackend())
     with pytest.raises(UserError, match="but the job has 1: start it with trm train --workers 2"):

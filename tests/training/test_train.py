@@ -33,7 +33,7 @@ def test_equals_the_independent_trainer(dataset_folder, tmp_path):
     held = None
     for step in range(1, 7):
         batch = ours.feed.batch(step)
-        rows = transformed(ours.step.originals, batch)
+        rows = transformed(ours.program.originals, batch)
         fresh = [rows.inputs.long(), rows.labels.long(), rows.puzzle.long()]
         if held is None:
             held = fresh

@@ -40,9 +40,11 @@ try:
         if task == "hang":  # set now, so that a slow start of a process is no fault
             torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
         if task == "graphed":
-            from trm.backends.cuda.device import GraphedStep
+            from trm.training.graphed import GraphedStep
             from tests.training.recording import capture
-            found.program = GraphedStep(found.step, capture)
+            before = found.program
+            found.program = GraphedStep(found.state, before.originals, found.backend, capture)
+            found.program.before_update = before.before_update
         if task == "chips":
             found.backend.use = TpuMetrics().read
         original = found.program

@@ -16,8 +16,8 @@ from trm.study.schema import RunConfig
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
 from trm.training.metrics import named_means
+from trm.training.programs import program_of
 from trm.training.state import TrainState
-from trm.training.step import TrainStep
 
 
 def config(mixer: str, hints: str | tuple[int, int] = (0, 0), **training: Any) -> RunConfig:
@@ -47,18 +47,19 @@ def train(
     `steps` steps, which take turns in the numbers of `cycles`."""
     state = TrainState(run, dataset.puzzles, backend.precision(run.training.precision), backend)
     state.initialise(backend)
-    step = TrainStep(state, dataset.originals("train", backend), backend)
+    backend.implementation = backend.implementation.replace("fused", "plain")
+    step = program_of(state, dataset.originals("train", backend), backend)
     if remat is not None:
         step.network.remat = remat
     ran, prepare = [], step.network.prepare
     step.network.prepare = lambda: (ran.append(1), prepare())
-    program, feed = backend.program(step), Feed(run, dataset, backend)
+    feed = Feed(run, dataset, backend)
     losses, compiled = [], []
     for number in range(1, steps + 1):
         batch = feed.batch(number)
         backend.synchronize()  # the metric sums set to zero below are a program of their own
         before = backend.counters().get("xla/compilations", 0)
-        program(batch, *cycles[number % len(cycles)])
+        step(batch, *cycles[number % len(cycles)])
         compiled.append(backend.counters().get("xla/compilations", 0) - before)
         means = named_means(backend.fetch(state.meter.sums).tolist(), 1, run.training.batch_size)
         losses.append([means["train/lm_loss"], means["train/halt_loss"], means["train/grad_norm"]])

@@ -109,24 +109,22 @@ def test_a_batch_that_does_not_divide_is_refused(folder: Path):
 
 
 LATE = """
-import os, warnings
+import warnings
+from collections import Counter
 import torch
 from trm.backends.tpu.device import XlaBackend
+from trm.training.replayed import ReplayedStep
 
-class Step:
+class Step(ReplayedStep):
     def __init__(self):
-        self.state, self.reduce = self, backend.place(torch.zeros(1))
+        self.backend, self._calls, self._replays, self._replayed = backend, Counter(), {}, False
 
-    def row_axes(self):
-        return []
-
-    def __call__(self, batch, h_cycles, l_cycles):
+    def trace(self, batch, h_cycles, l_cycles):
         total.add_(batch)
 
-os.environ["TRM_XLA_REPLAY"] = "0"
 backend = XlaBackend()
 total = backend.place(torch.zeros(4))
-program = backend.program(Step())
+program = Step()
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for call in range(8):

@@ -15,7 +15,7 @@ def steps(mixer: str, kind: str, keep: int = 2) -> dict[str, Any]:
     """Answer, latent and gradients of two rounds in float32, in plain bfloat16, or by the kernels, of which `keep` of
     two block applications keep their activations."""
     from trm.backends.tpu.recursion import Mesh, recursion, usable
-    from trm.model import definition as network
+    from trm.model import definition
     from trm.model.parameters import architecture, initial_weights
     from trm.study.schema import ModelConfig
 
@@ -34,8 +34,8 @@ def steps(mixer: str, kind: str, keep: int = 2) -> dict[str, Any]:
         z_H, z_L = recursion(z_H, z_L, x, w, arch, Mesh(1), h_cycles=2, l_cycles=1, keep=keep)
     else:
         with torch.no_grad():
-            z_H, z_L = network.recursion_round(z_H, z_L, x, w, arch, 1)
-        z_H, z_L = network.recursion_round(z_H, z_L, x, w, arch, 1)
+            z_H, z_L = definition.recursion_round(z_H, z_L, x, w, arch, 1)
+        z_H, z_L = definition.recursion_round(z_H, z_L, x, w, arch, 1)
     z_H.backward(grad)
     return {"z_H": z_H, "z_L": z_L, "x": x.grad} | {name: weight.grad for name, weight in w.items()}
 

@@ -35,7 +35,7 @@ net = InferenceNetwork(
     {name: backend.place(tensor) for name, tensor in weights.items()},
     backend.place(states["h_init"]), backend.place(states["l_init"]),
     backend.place(torch.ones(sizes.num_ids, model.d_model)),
-    architecture(model, torch.float32), model.h_cycles, model.l_cycles, load_implementation(backend.network),
+    architecture(model, torch.float32), model.h_cycles, model.l_cycles, load_implementation(backend.implementation),
 )
 shared = []
 step = net.step
@@ -63,7 +63,7 @@ def fixed(depth, view_steps=0, *shown):
     before = compilations()
     views = symmetry.random_views(run.data, view_steps, depth, *shown)
     found = policies.fixed(net, test, (depth,), new_score, backend.synchronize, views)
-    score = found.depths[depth].score.result(backend)
+    score = found.depths[depth].score.result(backend.total)
     return {"score": [score["puzzles"], score["cross_entropy"]], "rows": list(found.answers.shape),
             "halt": found.halt_logits.tolist(), "compiled": compilations() - before}
 fixed_scores = [fixed(depth) for depth in (4, 4, 9)]
@@ -80,13 +80,13 @@ for name in ("halt.weight", "halt.bias"):
 def confident(depth):
     before = compilations()
     timed, answers = policies.confident(net, test, depth, new_score(), backend.synchronize)
-    score = timed.score.result(backend)
+    score = timed.score.result(backend.total)
     return {"steps": score["mean_steps"], "score": [score["puzzles"], score["cross_entropy"]],
             "answers": answers.tolist(), "compiled": compilations() - before}
 stopping = [confident(depth) for depth in (6, 6, 9)]
 print(json.dumps({
     "score": score, "shared": shared, "fixed": fixed_scores,
-    "restarts": [restarts[k].result(backend)["puzzles"] for k in (1, 3)],
+    "restarts": [restarts[k].result(backend.total)["puzzles"] for k in (1, 3)],
     "viewed": viewed, "shown": shown, "guessed": guessed, "batches": sorted(batches), "confident": stopping,
 }))
 """

@@ -1,9 +1,8 @@
 """The interface between the engine and a device.
 
-All backends run the same training step: static shapes, no data-dependent branches, state updated in place. A backend
-decides where tensors live, how the step is compiled, how workers sum a vector, and which dtype is fast. A step (see
-`trm.training.step.TrainStep`) is `program(step)(batch, h_cycles, l_cycles)`: it returns nothing, results come from
-`fetch`.
+A backend decides where tensors live, how workers sum a vector, which dtype is fast, what is measured of the device, and
+which implementation of the network suits it. It knows nothing of training: `trm.training.programs` decides how a step
+runs on it.
 """
 
 from __future__ import annotations
@@ -12,17 +11,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from trm.backends.tpu.metrics import Use
 from trm.backends.workers import Workers
 from trm.errors import UserError
-
-if TYPE_CHECKING:
-    from trm.training.step import TrainStep
 
 
 class Precision(NamedTuple):
@@ -37,6 +32,25 @@ class Precision(NamedTuple):
     scaled: bool
     """Whether the loss is scaled dynamically."""
     reason: str
+
+
+class Use(NamedTuple):
+    """Load of a process's devices; None where it is not reported."""
+
+    hbm_bytes: int | None
+    """In use on the fullest device."""
+    hbm_total: int | None
+    """Of one device."""
+    duty_cycle: float | None
+    """Percentage of the last sampling period in which they computed, mean over the devices."""
+
+    def __str__(self) -> str:
+        parts = []
+        if self.hbm_bytes is not None and self.hbm_total:
+            parts.append(f"HBM {self.hbm_bytes / 2**30:.1f} of {self.hbm_total / 2**30:.1f} GiB")
+        if self.duty_cycle is not None:
+            parts.append(f"duty cycle {self.duty_cycle:.0f} %")
+        return ", ".join(parts)
 
 
 def switch(variable: str) -> str:
@@ -69,12 +83,8 @@ class Backend(ABC):
     """Index of this process among `processes`; rank 0 writes the files."""
     world: int = 1
     """Workers whose gradients `all_reduce` sums. 1 under SPMD, where all devices of all hosts are one worker."""
-    network: str = "plain"
-    """Implementation of the network, a name in `trm.backends.registry`."""
-    network_note: str = ""
-    """How it was chosen; empty if the device has only one."""
-    candidates: tuple[str, ...] = ()
-    """Implementations of which the faster one is chosen by timing; `network` is the first. Empty: no choice."""
+    implementation: str = "plain"
+    """Of the network, a name in `trm.backends.registry`."""
     chunk: int = 1 << 62
     """Elements that the optimiser updates in one pass."""
     own_memory: bool = True
@@ -110,10 +120,6 @@ class Backend(ABC):
         """`place` for a tensor whose dimension `dim` is this worker's batch rows; SPMD shards it."""
         return self.place(tensor)
 
-    def program(self, step: TrainStep) -> Callable[..., None]:
-        """The step, compiled if the backend compiles."""
-        return step
-
     def all_reduce(self, flat: Tensor) -> None:
         """Sum `flat` over the workers, in place. Called once a step."""
         if self.workers:
@@ -132,8 +138,8 @@ class Backend(ABC):
         return self.workers.gather(vector) if self.workers else [vector]
 
     def total(self, vector: Tensor) -> Tensor:
-        """Sum of the workers' host vectors. Under SPMD every process has the vector of the one worker."""
-        return torch.stack(self.gather(vector)[: self.world]).sum(0)
+        """Sum of the workers' vectors, on the host. Under SPMD every process has the vector of the one worker."""
+        return torch.stack(self.gather(self.fetch(vector))[: self.world]).sum(0)
 
     def broadcast(self, tensor: Tensor) -> None:
         """Overwrite a host tensor by rank 0's."""

@@ -1,4 +1,4 @@
-"""Backends by name, and implementations of the network by name, as used in `Backend.network` and `placement.network`.
+"""Backends by name, and implementations of the network by name, as used in `Backend.implementation`.
 
 To add an implementation, provide the parts of a `trm.model.plain.Implementation` and an entry in LOADERS.
 """
@@ -81,12 +81,6 @@ def _fused() -> Implementation:
     return Implementation(PLAIN.network, rounds)
 
 
-def _triton() -> Implementation:
-    from trm.backends.cuda.network import TritonNetwork, TritonRounds
-
-    return Implementation(TritonNetwork, TritonRounds)
-
-
 def _compiled() -> Implementation:
     from trm.backends.cuda.compiled import CompiledNetwork, CompiledRounds
 
@@ -99,9 +93,9 @@ def _xla() -> Implementation:
     return Implementation(XlaNetwork, XlaRounds)
 
 
-LOADERS = {"plain": lambda: PLAIN, "fused": _fused, "triton": _triton, "compiled": _compiled, "xla": _xla}
+LOADERS = {"plain": lambda: PLAIN, "fused": _fused, "compiled": _compiled, "xla": _xla}
 
 
 def load_implementation(name: str) -> Implementation:
-    """Import the implementation called `name`; some need triton or torch_xla."""
+    """Import the implementation called `name`; some need torch_xla or a compiler."""
     return LOADERS[name]()

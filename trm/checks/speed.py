@@ -20,7 +20,7 @@ from trm.study.flops import step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
 from trm.study.tasks import Sizes
 from trm.study.text import flops_text
-from trm.training.kernel_step import make_step
+from trm.training.programs import program_of
 from trm.training.state import TrainState
 from trm.training.step import Batch, TrainStep
 
@@ -63,8 +63,7 @@ def training_step(
         torch.arange(cells, dtype=torch.int16).repeat(batch, 1),
         torch.full((batch,), run.model.halt_max_steps, dtype=torch.int32),
     )
-    step = TrainStep(state, originals, backend, build) if build else make_step(state, originals, backend)
-    program = backend.program(step)
+    program = TrainStep(state, originals, backend, build) if build else program_of(state, originals, backend)
     return lambda: program(Batch(*map(backend.place, rows)), run.model.h_cycles, run.model.l_cycles), state
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from trm.backends.base import Backend
-from trm.backends.cuda.self_check import check_kernels
 from trm.backends.registry import load_implementation
 from trm.data.dataset import PuzzleSet
 from trm.errors import UserError
@@ -40,9 +39,6 @@ def inference_network(
     """The network with the evaluation's choice of weights, and the name of its precision, which is the training's."""
     precision = backend.precision(trained.meta["precision"])
     arch = architecture(trained.config.model, precision.forward)
-    if trained.network in backend.candidates:
-        backend.network = trained.network
-    check_kernels(backend, trained.config.model, trained.meta["seq_len"], precision.forward)
     weights = trained.weights(evaluation.weights, evaluation.average)
     puzzle = trained.tensors.get(f"raw.{PUZZLE}")
     net = InferenceNetwork(
@@ -53,7 +49,7 @@ def inference_network(
         arch,
         trained.config.model.h_cycles,
         trained.config.model.l_cycles,
-        load_implementation(backend.network),
+        load_implementation(backend.implementation),
     )
     return net, precision.name
 
@@ -130,7 +126,7 @@ class Evaluation:
         seconds: float,
         right: torch.Tensor | None = None,
     ) -> None:
-        result = score.result(self.backend)
+        result = score.result(self.backend.total)
         if right is not None and (by_difficulty := self._bins(split, right)):
             result["bins"] = by_difficulty
         flops = self.step_flops * result["mean_steps"] * count
@@ -150,7 +146,7 @@ class Evaluation:
         firsts = torch.stack((run.first_positive, run.first_right))
         counts = (firsts[:, :, None] == steps).sum(1).flatten()
         total = torch.cat((counts, torch.tensor([firsts.shape[1]], device=counts.device)))
-        *numbers, puzzles = self.backend.total(self.backend.fetch(total)).tolist()
+        *numbers, puzzles = self.backend.total(total).tolist()
         shares = [number / max(1, puzzles) for number in numbers]
         if self.backend.world == 1:
             self.predictions[f"{split}_answers"] = run.answers.cpu().numpy()
@@ -236,7 +232,7 @@ class Evaluation:
             "guess": task_of(config.data.task).guesses(config.data, selected.inputs, selected.labels),
             "traces": self._traces(test),
             "backend": self.backend.name,
-            "network": self.backend.network,
+            "implementation": self.backend.implementation,
             "device_name": self.backend.device_name(),
             "workers": self.backend.world,
             "provenance": provenance(started_at),

@@ -2,9 +2,9 @@
 
 It imports only torch, so this file and safetensors are enough to run a trained model anywhere:
 
-    import network
-    model = network.load("results/runs/NAME/weights.safetensors")
-    answers, halt_logits = network.solve(model, questions)      # symbols as in the data set files
+    import definition
+    model = definition.load("results/runs/NAME/weights.safetensors")
+    answers, halt_logits = definition.solve(model, questions)      # symbols as in the data set files
 
 Shapes: B rows, L tokens (P puzzle tokens, then S cells), D width, I inner width, H heads, V vocabulary.
 The token axis comes first, so both mixers are plain matrix products without transposes: over tokens from the left,

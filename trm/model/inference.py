@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trm.model import definition as network
+from trm.model import definition
 from trm.model.definition import Architecture
 from trm.model.plain import PLAIN, Implementation
 
@@ -42,7 +42,7 @@ class InferenceNetwork:
         """Input embeddings [L, B, D]; they do not change from step to step. No ids: zeros for the puzzle embedding."""
         table = self._puzzle_table
         vectors = None if table is None or puzzle_ids_B is None else table[puzzle_ids_B.long()]
-        return network.embed(inputs_BS, vectors, self._weights, self.arch)
+        return definition.embed(inputs_BS, vectors, self._weights, self.arch)
 
     def start(self, batch: int, length: int) -> tuple[Tensor, Tensor]:
         """Start states z_H, z_L [L, B, D]."""

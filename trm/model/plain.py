@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trm.model import definition as network
+from trm.model import definition
 from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
 
 
 class PlainNetwork:
-    """Runs `network.supervision_step` on the flat buffer `params`; gradients accumulate in the float32 buffer `grads`.
+    """Runs `definition.supervision_step` on the flat buffer `params`; gradients accumulate in the float32 `grads`.
 
     Call `prepare` once per step, then for each micro-batch the network and backward.
     """
@@ -37,8 +37,8 @@ class PlainNetwork:
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Same as `network.supervision_step`; backward accumulates into the gradient buffer."""
-        return network.supervision_step(
+        """Same as `definition.supervision_step`; backward accumulates into the gradient buffer."""
+        return definition.supervision_step(
             z_H, z_L, inputs, puzzle, self.weights, self._arch, h_cycles, l_cycles
         )
 
@@ -53,8 +53,8 @@ class PlainRounds:
         self._weights, self._arch = weights, arch
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
-        """Same as `network.recursion_round`."""
-        return network.recursion_round(z_H, z_L, x, self._weights, self._arch, l_cycles)
+        """Same as `definition.recursion_round`."""
+        return definition.recursion_round(z_H, z_L, x, self._weights, self._arch, l_cycles)
 
     def step(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, h_cycles: int, l_cycles: int
@@ -62,7 +62,7 @@ class PlainRounds:
         """`h_cycles` rounds on embedded inputs x [L, B, D], then the heads: z_H, z_L, logits [S, B, V], halt [B]."""
         for _ in range(h_cycles):
             z_H, z_L = self.forward(z_H, z_L, x, l_cycles)
-        return (z_H, z_L, *network.heads(z_H, self._weights, self._arch))
+        return (z_H, z_L, *definition.heads(z_H, self._weights, self._arch))
 
     def replicate(self, tensor: Tensor) -> Tensor:
         """All-gather a tensor that is sharded over its rows, so that the host can read it."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trm.model.losses import judge
-
-if TYPE_CHECKING:
-    from trm.backends.base import Backend
 
 FIELDS = ("puzzles", "exact", "accuracy", "blank", "blank_squared", "blank_puzzles", "cross_entropy", "steps")
 
@@ -51,10 +49,12 @@ class Score:
         self.sums += torch.stack([column.double().sum() for column in columns])
         return exact
 
-    def result(self, backend: Backend) -> dict[str, Any]:
-        """Metrics over the puzzles of all workers; None if unknown. `blank_error`: standard error over puzzles."""
-        total = backend.total(backend.fetch(self.sums)).tolist()
-        value = dict(zip(FIELDS, total))
+    def result(self, total: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        """Metrics over the puzzles of all workers, whose sums `total` adds (`Backend.total`); None if unknown.
+
+        `blank_error`: standard error over puzzles.
+        """
+        value = dict(zip(FIELDS, total(self.sums).tolist()))
         count, blanks = max(1.0, value["puzzles"]), value["blank_puzzles"]
         blank = value["blank"] / blanks if blanks else None
         error = None

@@ -286,9 +286,8 @@ class PlacementConfig(Section):
     """The backend; `any`: chosen by the machine."""
     workers: Whole = 0
     """Processes that share each batch (hosts of a TPU pod); 0: as many as the job is given."""
-    network: Literal["any", "plain", "compiled", "triton"] = "any"
-    """`plain`: the network as defined, differentiated by autograd; on a GPU also `compiled` (torch.compile) and
-    `triton` (our kernels); `any`: the backend's fastest, timed if there are several."""
+    network: Literal["any", "plain"] = "any"
+    """`plain`: the network as defined, differentiated by autograd; `any`: the backend's own implementation."""
     average: Literal["every", "first"] = "every"
     """Which workers compute the moving average: all, or only the first, which sends it to the others at each
     validation. Under SPMD (xla) there is only one average."""

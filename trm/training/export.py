@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trm.errors import UserError
 from trm.io import write_bytes, write_json, write_text
-from trm.model import definition as network
+from trm.model import definition
 from trm.model.parameters import architecture
 from trm.training.card import card, evaluations
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
@@ -88,10 +88,10 @@ class Step(nn.Module):
         self.table = trained.tensors[f"raw.{PUZZLE}"].float() if f"raw.{PUZZLE}" in trained.tensors else None
 
     def forward(self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor) -> tuple[Tensor, ...]:
-        """`puzzle`: rows of the puzzle table [B]; see `network.supervision_step`."""
+        """`puzzle`: rows of the puzzle table [B]; see `definition.supervision_step`."""
         vectors = None if self.table is None else self.table[puzzle]
         cycles = self.model.h_cycles, self.model.l_cycles
-        return network.supervision_step(z_H, z_L, inputs, vectors, self.weights, self.arch, *cycles)
+        return definition.supervision_step(z_H, z_L, inputs, vectors, self.weights, self.arch, *cycles)
 
 
 def write_onnx(run: Path, out: Path) -> int:

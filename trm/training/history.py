@@ -42,7 +42,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-def progress_line(rows: list[Row], steps: int, seconds_left: float) -> str:
+def progress_line(rows: Sequence[Row], steps: int, seconds_left: float) -> str:
     """One line for the console: the last of `rows`, with the exact accuracy of the latest validation ("unseen")."""
     row = rows[-1]
     known = (value for past in reversed(rows) if (value := past.get("eval/exact_accuracy")) is not None)

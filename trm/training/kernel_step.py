@@ -11,7 +11,6 @@ from torch.profiler import record_function
 
 from trm.backends.base import Backend
 from trm.backends.cpu import library
-from trm.backends.cpu.choice import products_for
 from trm.backends.cpu.library import address
 from trm.backends.cpu.network import Incoming, Results, Settings, Supervision
 from trm.model.act import Carry, Rows, empty_carry
@@ -27,19 +26,8 @@ OPTIMISERS = {"adam_atan2": 0, "adamw": 1, "lion": 2}
 """Those that the kernel has, by `training.optimizer`."""
 
 
-def make_step(state: TrainState, originals: Rows, backend: Backend) -> TrainStep:
-    """The step for this run and backend."""
-    if backend.network != "fused":
-        return TrainStep(state, originals, backend)
-    if state.params.dtype == torch.float32 and state.scale is None:
-        products = products_for(state.layout.views(state.params), state.arch)
-        if products is not None:
-            return KernelStep(state, originals, backend, products)
-    return TrainStep(state, originals, backend)
-
-
 class KernelStep(TrainStep):
-    """Same as `TrainStep`, without autograd. `products`: from `products_for`."""
+    """Same as `TrainStep`, without autograd. `products`: from `trm.backends.cpu.choice.products_for`."""
 
     def __init__(self, state: TrainState, originals: Rows, backend: Backend, products: int):
         super().__init__(state, originals, backend)

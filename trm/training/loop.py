@@ -23,16 +23,15 @@ from trm.study.schema import RunConfig, RuntimeConfig
 from trm.study.stages import recursion_stages
 from trm.training.checkpoints.folder import CheckpointFolder, load_newest
 from trm.training.checkpoints.saving import Record, Saver, run_identity
-from trm.training.choice import choose_network
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
 from trm.training.finish import divergence_message, finish_run
 from trm.training.interrupt import EXIT_TERMINATED, EXIT_UNFINISHED, Signals, StopRequested
-from trm.training.kernel_step import make_step
 from trm.training.memory import explain_out_of_memory, out_of_memory_message
 from trm.training.metrics import INDEX, Clocks
 from trm.training.optim.schedule import lr_factor
 from trm.training.profile import Profile
+from trm.training.programs import program_of
 from trm.training.report import Reporter
 from trm.training.state import TrainState
 from trm.training.validate import validate
@@ -69,8 +68,6 @@ class Trainer:
         self.record = Record()
         sizes = dataset.puzzles
         with explain_out_of_memory(self._out_of_memory):
-            resumed = loaded.meta.get("network") if loaded else None
-            choose_network(backend, config, dataset, self.precision, resumed)
             self.state = TrainState(config, sizes, self.precision, backend)
             if loaded:
                 self.saver.resume(loaded, self.state, self.record)
@@ -78,10 +75,11 @@ class Trainer:
                 self.state.initialise(backend)
                 if initial:
                     self.state.load_weights(initial, backend)
-            self.step = make_step(self.state, dataset.originals("train", backend), backend)
+            self.program = program_of(self.state, dataset.originals("train", backend), backend)
+        self.signals = Signals()
+        self.program.before_update = self._before_update
         self.resumed_at = self.record.done
         """Steps done before this process."""
-        self.program = backend.program(self.step)
         self.clocks = Clocks()
         self.feed = Feed(config, dataset, backend, self.clocks)
         self.stages = recursion_stages(config.model, config.training)
@@ -100,7 +98,7 @@ class Trainer:
             UserError: the loss is NaN or inf, memory or disk is full, workers differ or are lost.
         """
         record, steps = self.record, self.config.training.steps
-        with Signals() as signals, explain_out_of_memory(self._out_of_memory):
+        with self.signals, explain_out_of_memory(self._out_of_memory):
             try:
                 self.reporter.open(self.precision)
                 self.compare_workers()
@@ -108,45 +106,43 @@ class Trainer:
                 self.loop_started = self.saver.saved_at = time.monotonic()
                 self.reporter.begin()
                 if record.pending:
-                    self._after_step(signals)
+                    self._after_step()
                 while record.done < steps:
-                    self._one_step(signals)
+                    self._one_step()
                     record.pending = True
-                    self._after_step(signals)
-                    if self.backend.stop_agreed(self.state.stop, record.done, signals.stop):
-                        return self._stopped(signals)
+                    self._after_step()
+                    if self.backend.stop_agreed(self.state.stop, record.done, self.signals.stop):
+                        return self._stopped()
             except StopRequested:
-                return self._stopped(signals)
+                return self._stopped()
             self._finish()
             return 0
 
-    def _one_step(self, signals: Signals) -> None:
+    def _before_update(self) -> None:
+        self.signals.commit()
+        self.backend.request_stop(self.state.stop, self.signals.stop)
+
+    def _one_step(self) -> None:
         stage = next(stage for stage in self.stages if self.record.done < stage.last_step)
-
-        def before_update() -> None:
-            signals.commit()
-            self.backend.request_stop(self.state.stop, signals.stop)
-
-        self._check_time(signals)
-        self.step.before_update = before_update
+        self._check_time()
         self.profile.before(self.record.done + 1)
         started = time.monotonic()
-        with signals.abandonable(self.backend.processes == 1):
+        with self.signals.abandonable(self.backend.processes == 1):
             batch = self.feed.batch(self.record.done + 1)
             self.program(batch, stage.h_cycles, stage.l_cycles)
         self.clocks.step += time.monotonic() - started
         self.record.done += 1
         self.profile.after(self.record.done)
 
-    def _check_time(self, signals: Signals) -> None:
+    def _check_time(self) -> None:
         """Request a stop at the time limit, but not before the first step of this process."""
         limit = self.runtime.stop_after_minutes
         if limit is None or self.record.done == self.resumed_at:
             return
         if time.monotonic() - self.started >= 60 * limit:
-            signals.stop = signals.stop or EXIT_UNFINISHED
+            self.signals.stop = self.signals.stop or EXIT_UNFINISHED
 
-    def _after_step(self, signals: Signals) -> None:
+    def _after_step(self) -> None:
         """Whatever is due after this step: snapshot, validation, report, comparison of workers, checkpoint."""
         record, training, runtime = self.record, self.config.training, self.runtime
         step, last = record.done, record.done == training.steps
@@ -158,7 +154,7 @@ class Trainer:
         if held_out or step % runtime.log_every == 0 or last:
             scores: dict[str, Any] = {}
             if held_out:
-                with signals.abandonable(self.backend.processes == 1):
+                with self.signals.abandonable(self.backend.processes == 1):
                     scores = self._validate(held_out)
                 improved = (
                     record.best is None or scores["eval/exact_accuracy"] > record.best["eval/exact_accuracy"]
@@ -169,7 +165,7 @@ class Trainer:
         record.pending = False
         if runtime.checksum_every and step % runtime.checksum_every == 0:
             self.compare_workers()
-        if signals.report_requested() or step % runtime.xla_metrics_every == 0:
+        if self.signals.report_requested() or step % runtime.xla_metrics_every == 0:
             self._write_backend_report()
         if improved or last or self._checkpoint_due():
             self.save()
@@ -190,7 +186,7 @@ class Trainer:
         self.reporter.flush()
         self.saver.save(self.state, self.record, self.wall_seconds_now())
 
-    def _stopped(self, signals: Signals) -> int:
+    def _stopped(self) -> int:
         if self.record.done:
             self.save()
         if self.backend.rank == 0:
@@ -199,7 +195,7 @@ class Trainer:
             print(f"stopped at step {done} of {self.config.training.steps}{kept}", flush=True)
         self.reporter.close()
         # another worker's signal stops this one without a code of its own
-        return signals.stop or (
+        return self.signals.stop or (
             EXIT_TERMINATED if self.runtime.stop_after_minutes is None else EXIT_UNFINISHED
         )
 
@@ -265,11 +261,11 @@ class Trainer:
         flat = state.params if state.ema is None else state.ema
         weights = state.layout.views(flat), state.h_init, state.l_init, state.puzzle_table
         cycles = model.h_cycles, model.l_cycles
-        net = InferenceNetwork(*weights, state.arch, *cycles, load_implementation(backend.network))
+        net = InferenceNetwork(*weights, state.arch, *cycles, load_implementation(backend.implementation))
         inputs, labels, ids = (tensor[backend.worker :: backend.world] for tensor in puzzles)
         score = Score(backend.device, self.dataset.puzzles.ignore, self.dataset.blank)
         validate(net, inputs, labels, ids, model.halt_max_steps, self.dataset.puzzles.ignore, score)
-        result = score.result(backend)
+        result = score.result(backend.total)
         metrics = ("exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy")
         return {f"eval/{name}": result[name] for name in metrics}
 

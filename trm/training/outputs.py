@@ -27,8 +27,6 @@ class TrainedModel(NamedTuple):
     """`raw.*`, `ema.*`, `snapshot<k>.*`, `buffers.h_init`, `buffers.l_init`."""
     sha256: str = ""
     """Of the file; empty: not from a file."""
-    network: str = ""
-    """The implementation that trained it; empty: not from the folder of a finished run."""
 
     def weights(self, kind: str, average: int = 0) -> dict[str, Tensor]:
         """The weights of a `kind`: `ema`, `raw`, or `average` (mean of the last `average` snapshots); float32.
@@ -101,14 +99,12 @@ def load_weights(path: Path) -> TrainedModel:
     remedy = (
         f"delete {path.parent} and repeat the command, which trains the run again, or put its own file back"
     )
-    network = ""
     if folder:
         check_name(path, folder.resolve().name, meta["run"], remedy)
         if (folder / TRAINING).exists():
             training = read_training(folder, (WEIGHTS,))
             if meta["fingerprint"] != training["fingerprint"]:
                 raise UserError(f"{path} belongs to {meta['run']}, not to {training['run']}: {remedy}")
-            network = training.get("network", "")
     try:
         config, tensors = RunConfig.model_validate_json(json.dumps(document["config"])), load_file(path)
     except Exception as error:
@@ -116,4 +112,4 @@ def load_weights(path: Path) -> TrainedModel:
     broken = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
     if broken:
         raise UserError(f"{path} is damaged ({broken[0]} holds NaN or infinity): {remedy}")
-    return TrainedModel(config, meta, tensors, sha256_file(path), network)
+    return TrainedModel(config, meta, tensors, sha256_file(path))

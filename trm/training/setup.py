@@ -33,11 +33,8 @@ def check_placement(config: RunConfig, backend: Backend) -> None:
         raise UserError(
             "placement.average=first is not possible under SPMD, where all devices share one moving average"
         )
-    if wanted.network != "any":
-        if wanted.network not in ("plain", *backend.candidates):
-            raise UserError(f"placement.network={wanted.network} is not for this device: choose any or plain")
-        backend.network = wanted.network
-        backend.candidates = ()
+    if wanted.network == "plain":
+        backend.implementation = "plain"
 
 
 def prepare(

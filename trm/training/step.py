@@ -94,7 +94,7 @@ class TrainStep:
         build: Callable[[Layout, Tensor, Tensor, Architecture], Any] | None = None,
     ):
         self.state, self.originals, self.backend = state, originals, backend
-        build = build or load_implementation(backend.network).network
+        build = build or load_implementation(backend.implementation).network
         self.network = build(state.layout, state.params, state.grads, state.arch)
         self.before_update: Callable[[], None] = lambda: None
         """Called before the state changes; until then a step may be abandoned."""

@@ -16,6 +16,7 @@ from trm.checks.preflight import machine, work
 from trm.checks.preflight.report import Row, Site, run_checks, table
 from trm.checks.preflight.work import CHECKS
 from trm.data.sampler import Sampler
+from trm.training.programs import program_of
 
 STEPS = 40
 BUCKET = "trm-preflight"
@@ -184,7 +185,7 @@ class RoundedProducts(TorchDispatchMode):
 class LikeTpu(Tampered):
     """Multiplies float32 as a TPU: in one pass unless torch_xla's setting is `highest`."""
 
-    network, products = "plain", "default"
+    implementation, products = "plain", "default"
     highest = staticmethod(product_precision)
 
     def precision(self, requested: str, mixer: str = "mlp"):
@@ -192,18 +193,24 @@ class LikeTpu(Tampered):
         self.products = self.highest(found.forward)
         return found
 
-    def program(self, step: Callable[..., None]) -> Callable[..., None]:
-        def run(*batch: object) -> None:
-            with RoundedProducts() if self.products == "default" else nullcontext():
-                step(*batch)
 
-        return run
+def rounding_program(state, originals, backend):
+    """The step, whose products are rounded on `LikeTpu`."""
+    step = program_of(state, originals, backend)
+    rounded = getattr(backend, "products", "") == "default"
+
+    def run(*batch: object) -> None:
+        with RoundedProducts() if rounded else nullcontext():
+            step(*batch)
+
+    return run
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_gradients_compare_float32_with_float32(site: Site, monkeypatch: pytest.MonkeyPatch, forgotten: bool):
     if forgotten:
         monkeypatch.setattr(LikeTpu, "highest", lambda self, forward: "default")
+    monkeypatch.setattr(work, "program_of", rounding_program)
     site.backend = LikeTpu()
     (row,) = run_checks(site, {"gradients": work.gradients})
     assert row.green is not forgotten, row.text

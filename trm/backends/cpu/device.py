@@ -38,7 +38,7 @@ class CpuBackend(Backend):
     """The host's CPU."""
 
     name = "cpu"
-    network = "fused"
+    implementation = "fused"
     own_memory = False
     chunk = 1 << 16  # five float32 buffers of this length stay in a core's cache
 

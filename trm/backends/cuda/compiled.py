@@ -9,14 +9,13 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from trm.backends.cuda.tiles import INTERPRETED
-from trm.model import definition as network
+from trm.model import definition
 from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
 from trm.model.plain import PlainNetwork, PlainRounds
 
-OPTIONS: dict[str, Any] = {"disable": INTERPRETED}
-"""Further arguments of torch.compile; tests set another compiler, or none."""
+OPTIONS: dict[str, Any] = {}
+"""Further arguments of torch.compile; tests set another compiler."""
 KINDS = 64
 """Programs of one function, by shape and by whether gradients are needed; beyond them torch would stop compiling."""
 Arguments = ParamSpec("Arguments")
@@ -42,17 +41,17 @@ class CompiledNetwork(PlainNetwork):
 
     def __init__(self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture):
         super().__init__(layout, params, grads, arch)
-        self._round = compiled(network.recursion_round)
+        self._round = compiled(definition.recursion_round)
 
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        x = network.embed(inputs, puzzle, self.weights, self._arch)
+        x = definition.embed(inputs, puzzle, self.weights, self._arch)
         with torch.no_grad():
             for _ in range(h_cycles - 1):
                 z_H, z_L = self._round(z_H, z_L, x, self.weights, self._arch, l_cycles)
         z_H, z_L = self._round(z_H, z_L, x, self.weights, self._arch, l_cycles)
-        return (z_H, z_L, *network.heads(z_H, self.weights, self._arch))
+        return (z_H, z_L, *definition.heads(z_H, self.weights, self._arch))
 
 
 class CompiledRounds(PlainRounds):
@@ -60,7 +59,7 @@ class CompiledRounds(PlainRounds):
 
     def __init__(self, weights: Weights, arch: Architecture):
         super().__init__(weights, arch)
-        self._round = compiled(network.recursion_round)
+        self._round = compiled(definition.recursion_round)
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
         return self._round(z_H, z_L, x, self._weights, self._arch, l_cycles)

@@ -12,32 +12,23 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from trm.backends.base import Backend, Precision, precision_of, switch
+from trm.backends.base import Backend, Precision, Use, precision_of
 from trm.backends.cpu.device import peak_resident_bytes
 from trm.backends.tpu.chips import planned_chips, tpu_files, tpu_wanted
-from trm.backends.tpu.metrics import TpuMetrics, Use
+from trm.backends.tpu.metrics import TpuMetrics
 from trm.backends.tpu.recursion import marked
 from trm.backends.workers import Workers, world_from_environment
 from trm.errors import UserError
 from trm.io import user_cache
 from trm.study.slices import hbm_gib
 
-if TYPE_CHECKING:
-    from trm.training.state import TrainState
-    from trm.training.step import TrainStep
-
-SETTLED = 5  # calls of a step after which another compilation is a fault
 CACHE_VARIABLE = "TRM_XLA_CACHE"
-REPLAY_VARIABLE = "TRM_XLA_REPLAY"
 
 
 def choose_device() -> str:
@@ -57,7 +48,7 @@ class XlaBackend(Backend):
     """All XLA devices of the job as one worker."""
 
     name = "xla"
-    network = "xla"
+    implementation = "xla"
     stop_every = 10
 
     def __init__(self) -> None:
@@ -107,10 +98,10 @@ class XlaBackend(Backend):
                 f"this job was planned for {planned} TPU chips and has {self.devices}: free those that another process "
                 "holds, or correct the profile's chips_per_host"
             )
-        self._mesh = spmd.Mesh(list(range(self.devices)), (self.devices,), ("data",))
-        spmd.set_global_mesh(self._mesh)
+        self.mesh = spmd.Mesh(list(range(self.devices)), (self.devices,), ("data",))
+        spmd.set_global_mesh(self.mesh)
         self.workers = Workers("gloo", self.rank, self._processes) if self._processes > 1 else None
-        self._late = 0
+        self.late_compilations = 0
         self._chips = TpuMetrics()
 
     @property
@@ -146,69 +137,11 @@ class XlaBackend(Backend):
                 f"/ training.micro_batches a multiple of {self.devices}"
             )
         spec = self._spmd.ShardingSpec(
-            self._mesh, tuple("data" if axis == dim else None for axis in range(tensor.dim()))
+            self.mesh, tuple("data" if axis == dim else None for axis in range(tensor.dim()))
         )
         # sharded on the host: doing it on the device takes milliseconds for a batch of 768 rows
         placed: Tensor = self._send([tensor], self.device, spec)[0]
         return placed
-
-    def program(self, step: TrainStep) -> Callable[..., None]:
-        """The step as one XLA program per call; warns once if a late call compiles again.
-
-        A step is traced at its first call of each kind, and later calls run the same program (TRM_XLA_REPLAY=0: it is
-        traced at every call).
-        """
-        from trm.backends.tpu.replay import Replay
-
-        calls: Counter[tuple[object, ...]] = Counter()
-        replays: dict[tuple[object, ...], Replay] = {}
-        state, replayed = step.state, switch(REPLAY_VARIABLE) != "0"
-
-        def laid_out(batch: Any, h_cycles: int, l_cycles: int) -> None:
-            step(batch, h_cycles, l_cycles)
-            self._lay_out(state)
-
-        def traced(batch: Any, h_cycles: int, l_cycles: int) -> None:
-            # changes between steps (reset metrics, a loaded checkpoint) must not become part of the step's graph
-            self._torch_xla.sync()
-            laid_out(batch, h_cycles, l_cycles)
-            self._torch_xla.sync()
-
-        def run(batch: Any, h_cycles: int, l_cycles: int) -> None:
-            before = self.compilations()
-            kind = type(batch), h_cycles, l_cycles
-            if not replayed:
-                traced(batch, h_cycles, l_cycles)
-            elif kind in replays:
-                step.before_update()  # a running program cannot be stopped
-                replays[kind].run(batch)
-            else:
-                tensors = [*state.changed_tensors(), state.reduce]
-                replays[kind] = Replay(lambda: laid_out(batch, h_cycles, l_cycles), tensors, batch)
-            calls[kind] += 1
-            if self.compilations() > before and calls[kind] > SETTLED:
-                self._late += 1
-                if self._late == 1:
-                    warnings.warn(
-                        f"XLA compiled the training step again at call {calls[kind]}: something in "
-                        "it changes from step to step and costs minutes each time (see the torch_xla metrics report)",
-                        RuntimeWarning,
-                        stacklevel=2,
-                    )
-
-        return run
-
-    def _lay_out(self, state: TrainState) -> None:
-        """Mark the tensors that a step has changed: the carry sharded by rows, everything else replicated.
-
-        Otherwise the partitioner may return sharded weights, which the next step's program does not accept.
-        """
-        axes = [(tensor, axis) for tensor, axis in (*state.row_axes(), (state.reduce, None)) if tensor.dim()]
-        changed = self._torch_xla._XLAC._check_tensor_need_materialization([tensor for tensor, _ in axes])
-        for (tensor, axis), new in zip(axes, changed, strict=True):
-            if new:
-                spec = tuple("data" if at == axis else None for at in range(tensor.dim()))
-                self._spmd.mark_sharding(tensor, self._mesh, spec)
 
     def all_reduce(self, flat: Tensor) -> None:
         """Does nothing: the partitioner inserts the sums into the program."""
@@ -236,7 +169,7 @@ class XlaBackend(Backend):
         spec = self._torch_xla._XLAC._get_xla_sharding_spec
         shared = {name: tensor for name, tensor in on_device.items() if "devices=" in spec(tensor)}
         for name, tensor in shared.items():
-            on_device[name] = marked(tensor, self._mesh, (None,) * tensor.dim())
+            on_device[name] = marked(tensor, self.mesh, (None,) * tensor.dim())
         if shared:
             self._torch_xla.sync()
         return {name: self._read(on_device[name]) if name in on_device else tensors[name] for name in tensors}
@@ -262,7 +195,7 @@ class XlaBackend(Backend):
             "xla/compilations": float(self.compilations()),
             "xla/compile_seconds": self.compile_seconds(),
             "xla/transfer_seconds": transfers[1] / 1e9 if transfers else 0.0,
-            "xla/late_compilations": float(self._late),
+            "xla/late_compilations": float(self.late_compilations),
         }
 
     def report(self) -> str:

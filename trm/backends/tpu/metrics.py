@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Any, NamedTuple
+from typing import Any
+
+from trm.backends.base import Use
 
 METHOD = "/tpu.monitoring.runtime.RuntimeMetricService/GetRuntimeMetric"
 HBM_USED = "tpu.runtime.hbm.memory.usage.bytes"
@@ -18,25 +20,6 @@ DUTY_CYCLE = "tpu.runtime.tensorcore.dutycycle.percent"
 PORT = 8431
 SECONDS = 1.0
 """Timeout of a request: the service is on this host."""
-
-
-class Use(NamedTuple):
-    """Load of a host's chips; None where libtpu does not report it."""
-
-    hbm_bytes: int | None
-    """In use on the fullest chip."""
-    hbm_total: int | None
-    """Of one chip."""
-    duty_cycle: float | None
-    """Percentage of the last sampling period in which the TensorCores computed, mean over the chips."""
-
-    def __str__(self) -> str:
-        parts = []
-        if self.hbm_bytes is not None and self.hbm_total:
-            parts.append(f"HBM {self.hbm_bytes / 2**30:.1f} of {self.hbm_total / 2**30:.1f} GiB")
-        if self.duty_cycle is not None:
-            parts.append(f"duty cycle {self.duty_cycle:.0f} %")
-        return ", ".join(parts)
 
 
 class TpuMetrics:

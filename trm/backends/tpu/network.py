@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trm.backends.base import switch
 from trm.backends.tpu import recursion
-from trm.model import definition as network
+from trm.model import definition
 from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
 from trm.model.plain import PlainRounds
@@ -62,8 +62,8 @@ def attention(x_LBD: Tensor, qkv: Tensor, out: Tensor, heads: int, rope: bool) -
     # split q, k and v before the heads: the other order makes the partitioner gather all rows on every chip
     q, k, v = (t.unflatten(-1, (heads, -1)) for t in F.linear(x_LBD, qkv.to(dtype)).chunk(3, dim=-1))
     if rope:
-        cos, sin = network.rope_tables(x_LBD.shape[0], q.shape[-1], x_LBD.device)
-        q, k = network.rotate(q, cos, sin), network.rotate(k, cos, sin)
+        cos, sin = definition.rope_tables(x_LBD.shape[0], q.shape[-1], x_LBD.device)
+        q, k = definition.rotate(q, cos, sin), definition.rotate(k, cos, sin)
     scores = contract("qbhk,sbhk->bhqs", q * q.shape[-1] ** -0.5, k)
     y_LBHK = contract("bhqs,sbhk->qbhk", scores.softmax(-1), v)
     # contract over split heads: with merged heads the weight gradient would gather all rows on every chip
@@ -82,14 +82,14 @@ def stack(x_LBD: Tensor, w: Weights, arch: Architecture) -> Tensor:
         prefix = f"blocks.{i}."
         if prefix + "token_mlp.down" in w:
             mixed = swiglu_tokens(x_LBD, w[prefix + "token_mlp.gate_up"], w[prefix + "token_mlp.down"])
-            x_LBD = network.rms_norm(x_LBD + mixed, dim=0)
+            x_LBD = definition.rms_norm(x_LBD + mixed, dim=0)
         else:
             qkv, out = w[prefix + "attention.qkv"], w[prefix + "attention.out"]
-            x_LBD = network.rms_norm(x_LBD + attention(x_LBD, qkv, out, arch.heads, arch.rope), dim=-1)
-        mixed = network.swiglu_channels(
+            x_LBD = definition.rms_norm(x_LBD + attention(x_LBD, qkv, out, arch.heads, arch.rope), dim=-1)
+        mixed = definition.swiglu_channels(
             x_LBD, w[prefix + "channel_mlp.gate_up"], w[prefix + "channel_mlp.down"]
         )
-        x_LBD = network.rms_norm(x_LBD + mixed, dim=-1)
+        x_LBD = definition.rms_norm(x_LBD + mixed, dim=-1)
     return x_LBD
 
 
@@ -128,7 +128,7 @@ def apply_stack(x_LBD: Tensor, w: Weights, arch: Architecture, remat: bool) -> T
 def recursion_round(
     z_H: Tensor, z_L: Tensor, x: Tensor, apply: Callable[[Tensor], Tensor], l_cycles: int
 ) -> tuple[Tensor, Tensor]:
-    """Same as `network.recursion_round`, with `apply` as the stack."""
+    """Same as `definition.recursion_round`, with `apply` as the stack."""
     inject = z_H + x
     for _ in range(l_cycles):
         z_L = apply(z_L + inject)
@@ -198,12 +198,12 @@ class XlaNetwork:
         length, rows = z_H.shape[0], z_H.shape[1] // mesh.devices
         if self.kernels is None:
             self.kernels = kernels_wanted()
-        x = network.embed(inputs, puzzle, w, arch, network.one_hot_lookup)
+        x = definition.embed(inputs, puzzle, w, arch, definition.one_hot_lookup)
         if self.kernels and recursion.usable(w, arch, length, rows):
             if self._keep is None:
                 self._keep = self._choose_keep(w, length, rows, l_cycles)
             z_H, z_L = recursion.recursion(z_H, z_L, x, w, arch, mesh, h_cycles, l_cycles, self._keep)
-            return (z_H, z_L, *network.heads(z_H, w, arch))
+            return (z_H, z_L, *definition.heads(z_H, w, arch))
         if self.remat is None:
             self.remat = self._choose_remat(w, length, rows, l_cycles)
         remat = self.remat
@@ -211,7 +211,7 @@ class XlaNetwork:
             for _ in range(h_cycles - 1):
                 z_H, z_L = recursion_round(z_H, z_L, x, lambda z: stack(z, w, arch), l_cycles)
         z_H, z_L = recursion_round(z_H, z_L, x, lambda z: apply_stack(z, w, arch, remat), l_cycles)
-        return (z_H, z_L, *network.heads(z_H, w, arch))
+        return (z_H, z_L, *definition.heads(z_H, w, arch))
 
     def _choose_remat(self, w: Weights, length: int, rows: int, l_cycles: int) -> bool:
         setting = switch(REMAT_VARIABLE)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trm.model import definition as network
+from trm.model import definition
 from trm.model.definition import Architecture, Weights
 from trm.study import tpu_kernels
 from trm.study.tpu_kernels import LANES, padded_length
@@ -64,7 +64,7 @@ def interleave_heads(weight: Tensor, head: int) -> Tensor:
 
 def rotary_tables(length: int, head: int, device: torch.device) -> list[Tensor]:
     """Cosine and sine [L, 128] float32 in the order of `interleave_heads`; the first halves' sine is negated."""
-    cos, sin = (table[:, 0, 0, : head // 2] for table in network.rope_tables(length, head, device))
+    cos, sin = (table[:, 0, 0, : head // 2] for table in definition.rope_tables(length, head, device))
     sin = torch.stack((-sin, sin), 1)[:, :, None].expand(-1, -1, LANES // head, -1).flatten(1)
     return [cos.repeat(1, LANES // (head // 2)), sin]
 
@@ -205,7 +205,7 @@ class Rounds:
     def forward(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Saved] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Same as `network.recursion_round`; appends what backward needs to `saved`."""
+        """Same as `definition.recursion_round`; appends what backward needs to `saved`."""
         inject = z_H + x
         for _ in range(l_cycles):
             z_L = self._stack((z_L, inject), saved)

@@ -20,8 +20,8 @@ from trm.study.schema import DataConfig, RunConfig
 from trm.tasks.build import build_dataset, build_source
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
-from trm.training.kernel_step import make_step
 from trm.training.metrics import named_means
+from trm.training.programs import program_of
 from trm.training.state import TrainState
 
 BATCH = 32
@@ -49,7 +49,7 @@ class Trial:
         self.state = TrainState(self.run, self.dataset.puzzles, backend.precision("float32"), backend)
         self.state.initialise(backend)
         originals = self.dataset.originals("train", backend)
-        self.program = backend.program(make_step(self.state, originals, backend))
+        self.program = program_of(self.state, originals, backend)
         self.feed = Feed(self.run, self.dataset, backend)
 
     def step(self, number: int) -> float:

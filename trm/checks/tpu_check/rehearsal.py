@@ -22,7 +22,6 @@ import torch_xla
 from torch import Tensor
 
 from trm.backends.tpu.device import XlaBackend
-from trm.backends.tpu.network import XlaNetwork
 from trm.data.dataset import Meta, PuzzleSet, one_example_set
 from trm.evaluation.evaluate import Evaluation
 from trm.study.dataset_identity import shape
@@ -31,7 +30,8 @@ from trm.study.tasks import Sizes
 from trm.training.dataset import Dataset
 from trm.training.loop import Trainer
 from trm.training.outputs import PUZZLE, TrainedModel
-from trm.training.step import TrainStep
+from trm.training.replayed import ReplayedStep
+from trm.training.step import AnyBatch
 
 XLA = torch_xla._XLAC
 PHASES = {
@@ -66,11 +66,8 @@ class Rehearsal(XlaBackend):
         self.phase = "start"
         self.programs: list[tuple[str, str]] = []
         """(phase, StableHLO) of each distinct program, in the order of first use."""
-        self.step_sizes = (0, 0)
-        """Numbers of arguments and results of the training step."""
         self._known: set[str] = set()
-        self._stepped = False
-        torch_xla.sync = lambda *_, **__: self._start([])
+        torch_xla.sync = lambda *_, **__: self.start([])
 
     def gather(self, vector: Tensor) -> list[Tensor]:
         return [vector] * self._processes
@@ -80,21 +77,6 @@ class Rehearsal(XlaBackend):
 
     def stop_agreed(self, stop: Tensor, step: int, requested: int) -> bool:
         return False
-
-    def program(self, step: TrainStep) -> Callable[..., None]:
-        def run(batch: Any, h_cycles: int, l_cycles: int) -> None:
-            torch_xla.sync()
-            step(batch, h_cycles, l_cycles)
-            self._lay_out(step.state)
-            tensors = [*step.state.changed_tensors(), step.state.reduce]
-            pending = XLA._check_tensor_need_materialization(tensors)
-            changed = [tensor for tensor, new in zip(tensors, pending, strict=True) if new]
-            self.step_sizes = len(XLA._get_tensors_xla_device_data_node(changed)[0]), len(changed)
-            # the first step is not replayed: the EMA still shares memory with the weights
-            self._start(changed, recorded=self._stepped)
-            self._stepped = True
-
-        return run
 
     def during(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap `call` so that its programs are recorded under `phase`."""
@@ -117,16 +99,34 @@ class Rehearsal(XlaBackend):
         if tensor.device.type != "xla":
             return tensor
         if XLA._check_tensor_need_materialization([tensor])[0]:
-            self._start([tensor])
+            self.start([tensor])
         return self._read(tensor)
 
-    def _start(self, outputs: list[Tensor], recorded: bool = True) -> None:
+    def start(self, outputs: list[Tensor], recorded: bool = True) -> None:
         """Record the program that computes these tensors (empty: all that are pending) and drop it."""
         text = without_passthrough(XLA._get_stablehlo(outputs, str(self.device), [], False).decode())
         if recorded and text and text not in self._known:
             self._known.add(text)
             self.programs.append((self.phase, text))
         XLA._clear_pending_irs(str(self.device))
+
+
+class RecordedStep(ReplayedStep):
+    """Records the training step's program."""
+
+    backend: Rehearsal
+    sizes = (0, 0)
+    """Numbers of the program's arguments and results."""
+
+    def __call__(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
+        torch_xla.sync()
+        self.trace(batch, h_cycles, l_cycles)
+        tensors = [*self.state.changed_tensors(), self.state.reduce]
+        pending = XLA._check_tensor_need_materialization(tensors)
+        changed = [tensor for tensor, new in zip(tensors, pending, strict=True) if new]
+        first = not any(self.sizes)  # it is not replayed: the EMA still shares memory with the weights
+        self.sizes = len(XLA._get_tensors_xla_device_data_node(changed)[0]), len(changed)
+        self.backend.start(changed, recorded=not first)
 
 
 def without_passthrough(module: str) -> str:
@@ -191,8 +191,8 @@ def blank_set(config: RunConfig, puzzles: Sizes, count: int) -> PuzzleSet:
 
 def rehearse(
     config: RunConfig, puzzles: Sizes, remat: bool | None = None, evaluation: bool = True
-) -> tuple[Rehearsal, XlaNetwork]:
-    """Trace a run of two steps with all phases, and an evaluation; returns the recording backend and the network."""
+) -> tuple[Rehearsal, RecordedStep]:
+    """Trace a run of two steps with all phases, and an evaluation; returns the recording backend and the step."""
     sync, backend, training = torch_xla.sync, Rehearsal(), config.training
     short = training.model_copy(
         update={"steps": 2, "snapshots": min(1, training.snapshots), "warmup_steps": 0}
@@ -209,10 +209,9 @@ def rehearse(
         stack.enter_context(traced_as_on_tpu())
         out = Path(folder)
         trainer = Trainer(config, dataset, out, out / "checkpoints", backend, runtime, 0.0)
-        network = trainer.step.network
-        assert isinstance(network, XlaNetwork)
+        step = trainer.program = RecordedStep(trainer.state, trainer.program.originals, backend)
         if remat is not None:
-            network.remat = remat
+            step.network.remat = remat
         methods: list[tuple[object, str, str]] = [(trainer, *item) for item in PHASES.items()]
         for owner, method, phase in [*methods, (trainer.saver, "snapshot", "snapshot")]:
             setattr(owner, method, backend.during(phase, getattr(owner, method)))
@@ -227,7 +226,7 @@ def rehearse(
                 stack.callback(setattr, Tensor, name, getattr(Tensor, name))
                 setattr(Tensor, name, function)
             backend.during("evaluation", evaluate)(trainer, dataset)
-    return backend, network
+    return backend, step
 
 
 EVALUATION = EvaluationConfig(

@@ -59,11 +59,11 @@ def trace_training(
     """StableHLO of a training step, the host's seconds to launch it, and whether it rematerializes."""
     from trm.checks.tpu_check.rehearsal import rehearse
 
-    backend, network = rehearse(config, puzzles, remat, evaluation=False)
+    backend, step = rehearse(config, puzzles, remat, evaluation=False)
     module = [text for phase, text in backend.programs if phase == "step"][-1]
     sizes = config.training.batch_size, puzzles.seq_len, puzzles.vocab
-    seconds = launch_seconds(*backend.step_sizes, sizes, where, backend)
-    return module, seconds, bool(network.remat)
+    seconds = launch_seconds(*step.sizes, sizes, where, backend)
+    return module, seconds, bool(step.network.remat)
 
 
 def trace_evaluation(

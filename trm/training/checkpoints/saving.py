@@ -99,7 +99,6 @@ class Saver:
             self._carry_dropped = True
         meta = {
             "identity": self.identity,
-            "network": self.backend.network,
             "history": record.rows,
             "best": record.best,
             "wall_seconds": wall_seconds,
