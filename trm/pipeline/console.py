@@ -261,11 +261,9 @@ class View:
 
     def _running(self) -> str:
         """What is under way, in words: the run that is furthest, or the first other job."""
-        if not self.study.started:
-            return f"looking for what is to be done ({seconds_text(time.monotonic() - self.study.began)})"
         jobs = sorted(self.study.running.values(), key=lambda job: job.rule != "train")
         if not jobs:
-            return "waiting for jobs to start"
+            return f"looking for what is to be done ({seconds_text(time.monotonic() - self.study.began)})"
         progress = jobs[0].progress() if jobs[0].rule == "train" else None
         facts = f" {progress.percent} %, loss {progress.loss}, unseen {progress.unseen}" if progress else ""
         others = f", {count(len(jobs) - 1, 'other job')}" if len(jobs) > 1 else ""
