@@ -1,11 +1,13 @@
 """The kept results can be drawn again from the repository alone."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from trm.analysis.redraw import redraw, results_page
+from trm.analysis.quotes import quoted
+from trm.analysis.redraw import redraw, texts
 from trm.errors import UserError
 
 KEPT = Path(__file__).parents[2] / "docs" / "results"
@@ -24,9 +26,29 @@ def test_every_kept_result_is_drawn(tmp_path):
     assert "together predict error 1.3 % [0.0, 36.6]" in sentence
     assert "12.6 %, inside the interval" in sentence
     facts = {path.stem: json.loads(path.with_suffix(".json").read_text()) for path in drawn}
-    assert (KEPT.parent / "results.md").read_text() == results_page(KEPT, facts), (
-        "write it anew: python -m trm.analysis.redraw docs/results --out figures --page docs/results.md"
+    stale = [str(path) for path, text in texts(KEPT, facts).items() if path.read_text() != text]
+    assert not stale, "write them anew: python -m trm.analysis.redraw docs/results --out figures --write"
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in KEPT.parent.glob("*.md"))])
+def test_quoted_numbers_are_those_of_the_tables(page):
+    text = (KEPT.parents[1] / page).read_text()
+    assert quoted(text, KEPT) == text
+
+
+def test_a_quote_is_a_mean_or_a_difference_with_its_interval():
+    cells = "baseline_laptop exact_accuracy eval_steps"
+    text = f"<!--= {cells}=32 bare -->?<!--.--> and\n<!--= {cells}=32 less\neval_steps=1 -->?<!--.-->"
+    assert (
+        re.sub("<!--.*?-->", "", quoted(text, KEPT), flags=re.DOTALL)
+        == "93.4 % and\n+92.7 [90.8, 94.6] points"
     )
+    for wrong, words in (
+        ("baseline_laptop colour", "has no column colour"),
+        (f"{cells}=33", "no row of baseline"),
+    ):
+        with pytest.raises(UserError, match=words):
+            quoted(f"<!--= {wrong} -->?<!--.-->", KEPT)
 
 
 def test_kept_files_are_small():

@@ -1,5 +1,5 @@
-"""Every sentence of a small report like the laptop's, word for word: abstract, verdicts, findings, answers, captions,
-limits, and what the notebook shows.
+"""Every sentence of a small report like the laptop's, word for word: findings, verdicts, answers, captions, and
+what the notebook shows.
 
 After a change that is meant: GOLDEN=write python -m pytest tests/analysis/test_report_words.py
 """
@@ -113,7 +113,7 @@ def words(spec: dict[str, Any]) -> dict[str, Any]:
         }
         for section in report.sections
     }
-    keys = ("abstract", "findings", "criteria", "power", "limits", "refutations", "problems")
+    keys = ("size", "findings", "power", "problems")
     return json.loads(dump({**{key: getattr(report, key) for key in keys}, "sections": sections}))
 
 

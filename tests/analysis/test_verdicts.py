@@ -1,4 +1,4 @@
-"""A hypothesis is supported, contradicted or undecided by the numbers of its checks; the abstract says how many."""
+"""A hypothesis is supported, contradicted or undecided by the numbers of its checks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from trm.analysis.fits import fit_table
-from trm.analysis.report.contents import Finding, Section
-from trm.analysis.report.paper import ABSTRACT, abstract, words
 from trm.analysis.report.verdicts import Verdict, verdict
-from trm.analysis.specs import Check, FitSpec, ReportExperiment, ReportSpec
+from trm.analysis.specs import Check, FitSpec
 from trm.analysis.tables import Table
 
 
@@ -49,21 +47,3 @@ def test_levels_laws_and_what_was_not_run(tables: dict[str, Table]) -> None:
     assert verdict([Check(above=0.5)], None, []).state == "not tested"
     with pytest.raises(ValueError, match="give one of law, exponent, than"):
         Check(law="parameters", above=0.5)
-
-
-def test_the_abstract_keeps_its_length_and_counts_the_verdicts() -> None:
-    sections = [
-        Section(ReportExperiment(name=name, table=""), runs=3, seeds=3, verdict=Verdict(state, "why"))
-        for name, state in (("a", "supported"), ("b", "supported"), ("c", "undecided"))
-    ]
-    spec = ReportSpec(study="s", scale="laptop", experiments=[section.spec for section in sections])
-    findings = [Finding("a", f"Finding {i} " + "word " * 30 + "end.", True) for i in range(9)]
-    text = abstract(spec, sections, [*findings, Finding("b", "Nothing.", False)], {})
-    assert words(text) <= ABSTRACT
-    assert words("Error is 3.4 [2.8, 4.6] % at n = 2.") == 4
-    assert "Finding 0" in text
-    assert "Nothing." not in text
-    assert text.endswith("Of 3 hypotheses: 2 supported and 1 undecided.")
-    text = abstract(spec, sections, [], {}, [900, 4_000, 3_000])
-    assert "0 runs of models with 900 to 4,000 parameters, 3 seeds each" in text
-    assert "with 900 parameters" in abstract(spec, sections, [], {}, [900, 900])

@@ -1,6 +1,6 @@
-"""Draw the figures of kept results again, without runs, checkpoints or pipeline, and write the page about them.
+"""Draw the figures of kept results again, without runs, checkpoints or pipeline, and write what is said of them.
 
-    python -m trm.analysis.redraw docs/results --out figures --page docs/results.md
+    python -m trm.analysis.redraw docs/results --out figures --write
 
 Every folder below the first argument that has a `figures.json` (name -> a figure's spec) and a `table.csv`, as a study
 writes it, with `table.csv.json` and `table.csv.curves.csv` beside it, gives its figures as OUT/<name>.pdf, .png, .json.
@@ -16,6 +16,7 @@ from typing import Any
 from trm.analysis.drawing import save, styled
 from trm.analysis.fits import fit_table
 from trm.analysis.kinds import FIGURE, draw
+from trm.analysis.quotes import quoted
 from trm.analysis.report.contents import Grid
 from trm.analysis.report.grids import results_grid
 from trm.analysis.tables import Table, load
@@ -25,13 +26,10 @@ from trm.io import read_json, write_text
 from trm.study.reading import parse
 
 WIDTH = 120
-HEAD = """# Results
-
-Measured results only, with 95 % intervals over seeds. This page is written by the command below from the tables in
-`docs/results/`, which also redraws every figure; `note.md` in a folder holds what its table does not say.
-
-    python -m trm.analysis.redraw docs/results --out figures --page docs/results.md
-    python -m trm results keep docs/results            # after a study: its tables and figures' specs go there
+MARKS = "<!-- pages -->\n", "<!-- end of pages -->"
+"""Around the list of pages in docs/results.md."""
+HOW = """Written from `table.csv` by `python -m trm.analysis.redraw docs/results --out figures --write`, which also
+redraws the figures; `note.md` holds what the table does not say. [All results](../../results.md)
 """
 
 
@@ -55,34 +53,46 @@ def redraw(results: Path, out: Path) -> list[Path]:
     return drawn
 
 
-def results_page(results: Path, drawn: dict[str, dict[str, Any]]) -> str:
-    """The page's text. `results`: folder of the kept results. `drawn`: the JSON of every figure by name, as `redraw`
-    has just written it."""
-    parts = [HEAD]
-    for folder in sorted(path.parent for path in results.rglob("figures.json")):
+def texts(results: Path, drawn: dict[str, dict[str, Any]]) -> dict[Path, str]:
+    """Every text that comes from kept results: a page in each folder, and README and docs with their quotes.
+
+    Args:
+        results: the folder docs/results of a checkout.
+        drawn: the JSON of every figure by name, as `redraw` has just written it.
+    """
+    folders = sorted(path.parent for path in results.rglob("figures.json"))
+    notes = {path: quoted(path.read_text("utf-8"), results, drawn) for path in results.rglob("note.md")}
+    found, lines = dict(notes), []
+    for folder in folders:
+        table = load(folder / "table.csv")
         figures = [drawn[name] for name in read_json(folder / "figures.json")]
-        parts.append(_section(folder, load(folder / "table.csv"), figures))
-    return "\n".join(parts)
+        found[folder / "README.md"] = _page(table, notes.get(folder / "note.md", ""), figures)
+        said = next((figure["answer"] for figure in figures if figure["answer"]), "")
+        lines.append(f"| [{folder.name}](results/{folder.name}/README.md) | {said} |\n")
+    docs, listing = results.parent, "| experiment and scale | answer |\n|---|---|\n" + "".join(lines)
+    for path in (docs.parent / "README.md", *sorted(docs.glob("*.md"))):
+        text = quoted(path.read_text("utf-8"), results, drawn)
+        before, begin, rest = text.partition(MARKS[0])
+        found[path] = before + (begin and begin + listing + MARKS[1] + rest.partition(MARKS[1])[2])
+    return found
 
 
-def _section(folder: Path, table: Table, figures: list[dict[str, Any]]) -> str:
+def _page(table: Table, note: str, figures: list[dict[str, Any]]) -> str:
     info = table.info
     runs = list(info["runs"].values())
     seeds = sorted(set(table.rows["seed"]))
     hours = sum(run["device_seconds"] for run in runs) / 3600
     facts = (
         f"{count(len(runs), 'run')}, seed{'s' * (len(seeds) > 1)} {listed([str(seed) for seed in seeds])}, "
-        f"{duration(hours)} of device time, commits {listed(info['commits'])}; table: `{folder.name}/table.csv`."
+        f"{duration(hours)} of device time, commits {listed(info['commits'])}."
     )
-    lines = [f"## {info['experiment']} at scale {info['scale']}\n", fill(facts, WIDTH) + "\n"]
-    note = folder / "note.md"
-    if note.exists():
-        lines.append(note.read_text(encoding="utf-8").strip() + "\n")
+    lines = [f"# {info['experiment']} at scale {info['scale']}\n", fill(facts, WIDTH) + "\n"]
+    lines += [note.strip() + "\n"] if note else []
     said = [f"- **{figure['title']}.** {figure['sentence']}" for figure in figures if figure["sentence"]]
     lines += [fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for text in said]
     lines += ["", _markdown(results_grid(table)), ""]
     steps = _by_steps(table)
-    return "\n".join([*lines, _markdown(steps), ""] if steps else lines)
+    return "\n".join([*lines, *([_markdown(steps), ""] if steps else []), HOW])
 
 
 def _by_steps(table: Table) -> Grid | None:
@@ -108,15 +118,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("results", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--page", type=Path, help="also write the page of results, docs/results.md")
+    parser.add_argument(
+        "--write", action="store_true", help="also write the pages and quotes of the checkout"
+    )
     args = parser.parse_args()
     try:
         drawn = redraw(args.results, args.out)
         for path in drawn:
             print(path)
-        if args.page:
-            facts = {path.stem: read_json(path.with_suffix(".json")) for path in drawn}
-            write_text(args.page, results_page(args.results, facts))
+        facts = {path.stem: read_json(path.with_suffix(".json")) for path in drawn}
+        for path, text in texts(args.results, facts).items() if args.write else ():
+            write_text(path, text)
     except UserError as error:
         print(f"redraw: {error}", file=sys.stderr)
         return 2

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from trm.analysis.words import point_name
 from trm.study.tasks import spec_of
 
 MOST = 12
@@ -61,9 +60,6 @@ def puzzles(traces: Sequence[Mapping[str, Any]], most: int = MOST) -> list[dict[
         rows, columns = shape(trace)
         found.append(
             {
-                "label": point_name(trace["label"]),
-                "run": trace["run"],
-                "task": task_name(trace),
                 "rows": rows,
                 "columns": columns,
                 "box": list(boxes(trace)),

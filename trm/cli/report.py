@@ -28,14 +28,8 @@ def run(args: argparse.Namespace) -> int:
 
     report = build(config_argument(ReportSpec, args.spec, "--spec"))
     write_text(args.out, page(report))
-    states = [item.state for item in report.criteria]
-    shown = ", ".join(f"{states.count(state)} {state}" for state in ("met", "not met", "not run"))
-    parts = (
-        count(len(report.sections), "experiment"),
-        f"criteria: {shown}",
-        count(len(report.problems), "problem"),
-    )
-    print(f"{args.out}: {'; '.join(parts)}")
+    problems = count(len(report.problems), "problem")
+    print(f"{args.out}: {count(len(report.sections), 'experiment')}, {problems}")
     for finding in report.findings:
         print(f"- {finding.text}")
     if args.pdf:

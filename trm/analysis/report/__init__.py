@@ -3,7 +3,8 @@
 build.py      files -> Report: findings, sections, problems
 grids.py      the tables of the report
 contents.py   the data classes of a report
-criteria.py   the study's criteria: met, not met, not run, by paired contrasts over all tables
+verdicts.py   hypotheses: supported, contradicted, undecided
+prose.py      sentences that no figure says
 page.py       Report -> HTML -> PDF (template.html, style.css, viewer.js, scrolling.js)
 """
 

@@ -2,24 +2,22 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from trm.analysis.claims import Claim
 from trm.analysis.origin import read_figure, read_fit
-from trm.analysis.paper import REPORTED
+from trm.analysis.published import ours
 from trm.analysis.report.contents import FigureBlock, Finding, Report, Section
-from trm.analysis.report.criteria import accuracy, criteria, matching, primary
 from trm.analysis.report.grids import cost, costs_grid, fit_block, paper_grid, results_grid
-from trm.analysis.report.paper import REFERENCES, abstract, limits, refutations, size
+from trm.analysis.report.prose import REFERENCES, power, size
 from trm.analysis.report.verdicts import verdict
 from trm.analysis.specs import ReportExperiment, ReportSpec
 from trm.analysis.tables import Table, load
 from trm.analysis.traces import puzzles
-from trm.analysis.words import count, listed, points
+from trm.analysis.words import count, listed
 from trm.errors import UserError
 
-FINDINGS = 5
+FINDINGS = 3
 """Headlines of the first screen."""
 
 
@@ -39,36 +37,31 @@ def build(spec: ReportSpec) -> Report:
         if table is not None:
             tables[experiment.name] = table
     figures = [figure(path) for path in spec.figures]
-    rows = primary(list(tables.values()))
     runs = {key: run for table in tables.values() for key, run in table.info["runs"].items()}
-    sizes = [int(size) for size in rows["parameters"]] if len(rows) else []
-    failed = {item.run: item.sentence for experiment in spec.experiments for item in experiment.failed}
     blocks = [block for section in sections for block in section.figures]
-    crossed = [item for block in blocks for item in block.claims if item.measure == "interaction"]
     problems = [f"{section.spec.name}: {text}" for section in sections for text in section.problems]
     problems += [f"study figure {block.problem}" for block in figures if block.png is None]
-    traces = [trace for table in tables.values() for trace in table.info.get("traces", [])]
+    # of one experiment, so that its puzzles compare
+    traces = next((table.info["traces"] for table in tables.values() if table.info.get("traces")), [])
     unique = {(trace["run"], str(trace["question"])): trace for trace in traces}
     found_out = findings(sections)
     first = next((item for item in sections if found_out and item.spec.name == found_out[0].section), None)
-    measured = [accuracy(matching(rows, item.changes)) if len(rows) else None for item in REPORTED]
+    drawn = [block for block in figures if block.png is not None]
+    hero = drawn[0] if drawn else _main(first.figures) if first else None
+    measured = ours(list(tables.values()))
     return Report(
         spec=spec,
         size=size(sections, runs),
-        abstract=abstract(spec, sections, found_out, runs, sizes),
         findings=found_out,
-        hero=_main(first.figures) if first else None,
-        criteria=criteria(rows, runs, [f"{run}: {text}" for run, text in failed.items()], fits, crossed),
+        hero=hero,
         sections=sections,
-        figures=figures,
+        figures=[block for block in figures if block is not hero],
         paper=paper_grid(measured),
         paper_run=any(found is not None and found.n for found in measured),
         cost=cost(sections, runs),
         problems=problems,
         puzzles=puzzles(list(unique.values())),
-        power=power(blocks, rows["seed"].nunique() if len(rows) else 0),
-        limits=limits(sections, fits),
-        refutations=refutations(fits, sections),
+        power=power(blocks, max((section.seeds for section in sections), default=0)),
         references=REFERENCES,
         provenance=_provenance(list(tables.values()), runs),
     )
@@ -95,19 +88,6 @@ def _main(blocks: Sequence[FigureBlock]) -> FigureBlock | None:
     """The figure that answers an experiment's question: the first with an established effect, else the first."""
     drawn = [block for block in blocks if block.png is not None]
     return next((block for block in drawn if (block.strength or 0) > 1), drawn[0] if drawn else None)
-
-
-def power(blocks: Sequence[FigureBlock], seeds: int) -> str:
-    """What the seeds could have shown, over all comparisons of accuracies."""
-    sizes = [block.numbers["detectable"] for block in blocks if block.numbers.get("detectable")]
-    if not sizes:
-        return ""
-    least, typical, most = (points(size, sign=False) for size in (min(sizes), median(sizes), max(sizes)))
-    span = f" (from {least} to {most}, depending on the experiment)" if least != most else ""
-    return (
-        f"With {count(seeds, 'seed')}, the typical comparison of accuracies in this study would show a true difference "
-        f"of {typical} with a probability of 80 %{span}; smaller effects may go unseen."
-    )
 
 
 def _section(spec: ReportExperiment) -> tuple[Section, Table | None, list[dict[str, Any]]]:

@@ -3,22 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from trm.analysis.claims import Claim
 from trm.analysis.report.verdicts import Verdict
 from trm.analysis.specs import ReportExperiment, ReportSpec
-
-State = Literal["met", "not met", "not run"]
-
-
-class Criterion(NamedTuple):
-    """One of the study's criteria."""
-
-    name: str
-    state: State
-    number: str
-    """The number that decides, or why there is none."""
 
 
 class Grid(NamedTuple):
@@ -99,11 +88,9 @@ class Report:
     spec: ReportSpec
     size: str
     """Runs, seeds and device time."""
-    abstract: str
     findings: list[Finding]
     hero: FigureBlock | None
-    """The figure of the first finding."""
-    criteria: list[Criterion]
+    """The study's main figure: the first that combines experiments, else that of the first finding."""
     sections: list[Section]
     figures: list[FigureBlock]
     """Study-wide figures, without the hero."""
@@ -115,9 +102,6 @@ class Report:
     puzzles: list[dict[str, Any]]
     power: str
     """What the seeds could have shown."""
-    limits: list[str]
-    refutations: list[str]
-    """What result would change our mind."""
     references: Sequence[tuple[str, str]]
     """Title and arXiv number."""
     provenance: list[tuple[str, str]]

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from trm.analysis.labels import FORM_NAMES, label
-from trm.analysis.paper import REPORTED
+from trm.analysis.published import REPORTED
 from trm.analysis.report.contents import FitBlock, Grid, Section
 from trm.analysis.stats import Mean, mean
 from trm.analysis.tables import Table

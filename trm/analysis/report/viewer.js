@@ -14,7 +14,7 @@
   choice.setAttribute("aria-label", "puzzle");
   puzzles.forEach((puzzle, index) => {
     const solved = puzzle.wrong[puzzle.wrong.length - 1].length === 0;
-    const option = make("option", choice, `${index + 1}: ${puzzle.label} (${solved ? "solved" : "not solved"})`);
+    const option = make("option", choice, `Puzzle ${index + 1}${solved ? "" : " (not solved)"}`);
     option.value = index;
   });
   const back = make("button", controls, "◀");
@@ -69,9 +69,20 @@
     status.textContent = `supervision step ${step + 1} of ${puzzle.steps.length}: ${state}${halt}`;
   }
 
-  choice.addEventListener("change", build);
-  slider.addEventListener("input", draw);
-  back.addEventListener("click", () => { slider.value = Number(slider.value) - 1; draw(); });
-  forth.addEventListener("click", () => { slider.value = Number(slider.value) + 1; draw(); });
+  // It plays by itself until the reader takes over, or wants less motion.
+  const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+  let last = 0;
+  const playing = still ? 0 : setInterval(() => {
+    const end = Number(slider.value) === Number(slider.max);
+    if (end && last++ < 3) return;
+    last = 0;
+    slider.value = end ? 1 : Number(slider.value) + 1;
+    draw();
+  }, 700);
+  const on = (element, event, act) => element.addEventListener(event, () => { clearInterval(playing); act(); });
+  on(choice, "change", build);
+  on(slider, "input", draw);
+  on(back, "click", () => { slider.value = Number(slider.value) - 1; draw(); });
+  on(forth, "click", () => { slider.value = Number(slider.value) + 1; draw(); });
   build();
 })();
