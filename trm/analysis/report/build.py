@@ -42,7 +42,9 @@ def build(spec: ReportSpec) -> Report:
     problems = [f"{section.spec.name}: {text}" for section in sections for text in section.problems]
     problems += [f"study figure {block.problem}" for block in figures if block.png is None]
     # of one experiment, so that its puzzles compare
-    traces = next((table.info["traces"] for table in tables.values() if table.info.get("traces")), [])
+    traces: list[dict[str, Any]] = next(
+        (table.info["traces"] for table in tables.values() if table.info.get("traces")), []
+    )
     unique = {(trace["run"], str(trace["question"])): trace for trace in traces}
     found_out = findings(sections)
     first = next((item for item in sections if found_out and item.spec.name == found_out[0].section), None)
