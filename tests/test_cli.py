@@ -1,6 +1,7 @@
 """The command line as a user meets it: sentences, exit codes, no heavy imports."""
 
 import errno
+import io
 import json
 import re
 import shlex
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from trm import __version__
 from trm.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +53,130 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys):
     assert "nowhere.yaml: No such file" in capsys.readouterr().err
     assert main(["plan", "--jobs", "0"]) == 2
     assert capsys.readouterr().err == "trm plan: --jobs 0: at least one job runs at once\n"
+
+
+MAZES = {"task": "maze", "source": "generate", "maze_size": 8, "min_path": 14, "augmentations": 1}
+MAZES |= {"train_puzzles": 10, "validation_puzzles": 0, "test_puzzles": 4}
+TINY = {"d_model": 16, "heads": 2, "h_cycles": 1, "l_cycles": 1, "halt_max_steps": 2, "puzzle_tokens": 1}
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory) -> Path:
+    """A run on mazes with its pool and data set, and files and folders that are none of these."""
+    root = tmp_path_factory.mktemp("wrong")
+    training = {"batch_size": 4, "steps": 1, "warmup_steps": 0, "precision": "float32"}
+    config = json.dumps({"model": TINY, "data": MAZES, "training": training})
+    pool, folder = str(root / "pool"), str(root / "set")
+    for words in (
+        ["data", "source", "--out", pool],
+        ["data", "build", "--source", pool, "--out", folder],
+        ["train", "--dataset", folder, "--out", str(root / "run"), "--checkpoints", str(root / "c")],
+    ):
+        assert main([*words, "--config", config]) == 0
+    (root / "run.json").write_text(config)
+    (root / "nothing-in-it").mkdir()
+    (root / "text").write_text("hello\nworld\n")
+    (root / "bytes").write_bytes(bytes(range(256)))
+    (root / "list.json").write_text("[1]")
+    return root
+
+
+LAW = """'{"kind": "law", "x": "data.train_puzzles"}'"""
+LINES = """
+solve {GRID} --model X --steps 1
+solve X --model models/sudoku6 --steps 1
+play --models X --out O
+evaluate --run X --dataset SET --out O
+evaluate --run RUN --dataset X --out O
+evaluate --run RUN --dataset SET --evaluation X --out O
+train --config X --dataset SET --out O --checkpoints C
+train --config RUN.json --dataset X --out O --checkpoints C
+data source --config X --out O
+data source --config {ARC} --out O
+data source --config {CSV} --out O
+data build --config RUN.json --source X --out O
+data expand X --out O
+data inspect X
+data checksum X
+convert from-reference X --config RUN.json --out O
+convert from-reference RUN/weights.safetensors --config X --out O
+convert to-reference X --out O
+convert to-model X --out O
+convert to-huggingface X --out O
+convert to-onnx X --out O
+table --experiment X --out O
+fit --table X --spec '{"x": "data.train_puzzles"}' --out O
+fit --table TABLE --spec X --out O
+plot --table X --spec LAW --out O.pdf
+plot --table TABLE --spec LAW --fit X --out O.pdf
+plot --table TABLE --spec X --out O.pdf
+report --spec X --out O
+checkpoints compact X --to C
+results verify X
+results collect X --dry-run
+results archive O --root X --dry-run
+study list --study X
+study compare X RUN
+study publish --figure X --identity abc --out O.pdf
+plan --study X
+first-hour --profile X --out O
+""".strip().splitlines()
+THINGS = ("RUN", "SET", "POOL", "nothing", "nothing-in-it", "text", "bytes", "list.json")
+RIGHT = {
+    "RUN": ("evaluate --run", "convert to", "study compare"),
+    "SET": ("evaluate --run RUN --dataset X", "RUN.json --dataset X", "data expand", "data inspect"),
+    "POOL": ("data build", "data inspect"),
+}
+"""Commands that are right for a thing."""
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_what_a_command_cannot_use_is_one_sentence(line, wrong, tmp_path, monkeypatch, capsys):
+    """Every command with the wrong kind of run, folder and file."""
+    monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
+    places = {"RUN": wrong / "run", "SET": wrong / "set", "POOL": wrong / "pool"}
+    fixed = {"RUN": places["RUN"], "RUN.json": wrong / "run.json", "SET": places["SET"], "C": tmp_path / "c"}
+    fixed |= {
+        "O": tmp_path / "o",
+        "O.pdf": tmp_path / "o.pdf",
+        "LAW": shlex.split(LAW)[0],
+        "{GRID}": "." * 81,
+    }
+    fixed |= {"RUN/weights.safetensors": wrong / "run/weights.safetensors"}
+    fixed |= {"TABLE": "docs/results/data_size_laptop/table.csv"}
+    for thing in THINGS:
+        if any(right in line for right in RIGHT.get(thing, ())):
+            continue
+        x = str(places.get(thing, wrong / thing))
+        data = {"files": [x], "source": "csv"}
+        words = {**fixed, "X": x, "{CSV}": json.dumps(data)}
+        words["{ARC}"] = json.dumps({**data, "source": "json", "task": "arc"})
+        assert main([str(words.get(word, word)) for word in shlex.split(line)]) in (1, 2), thing
+        said = capsys.readouterr()
+        assert (said.err or said.out).strip(), thing
+        assert said.err.count("\n") == 1 or not said.err, (thing, said.err)
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"hello\n", bytes(range(256)), b"quizzes,solutions\n12,34\n", b'{"a": 1}']
+)
+def test_a_standard_input_that_holds_no_puzzles_is_one_sentence(content, monkeypatch, capsys):
+    stdin = content and type("In", (), {"buffer": io.BytesIO(content)})
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert main(["solve", "-", "--model", "models/sudoku6", "--threads", "1"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_run_on_mazes_is_no_model_of_sudoku(wrong, capsys):
+    assert main(["solve", "." * 81, "--model", str(wrong / "run")]) == 2
+    assert "has no model of Sudoku, only of maze: give --model a run on Sudoku" in capsys.readouterr().err
+
+
+def test_the_version_is_said(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith(f"trm {__version__}")
+    assert main(["study", "find", "exp10e"]) == 0  # outside the checkout
 
 
 def test_study_list_and_show(capsys):

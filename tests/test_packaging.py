@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trm import __version__
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -63,7 +65,7 @@ def test_pip_install_gives_a_working_command(tmp_path):
 
 def test_versions_agree():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == PROJECT["version"]
+    assert citation["version"] == PROJECT["version"] == __version__
 
 
 def test_the_lock_pins_every_direct_dependency_with_hashes():

@@ -140,7 +140,7 @@ def read_json(path: str | Path) -> Any:
         UserError: missing, unreadable or not JSON.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: build it first, or check the path") from None
     except OSError as error:
@@ -159,7 +159,7 @@ def json_argument(argument: str, option: str) -> Any:
     if not argument.lstrip().startswith(("{", "[")):
         option = f"{option} {argument}"
         try:
-            text = Path(argument).read_text(encoding="utf-8")
+            text = Path(argument).read_text(encoding="utf-8-sig")
         except OSError as error:
             raise UserError(
                 f"{option} cannot be read: {error.strerror}; give JSON text or the path of a JSON file"

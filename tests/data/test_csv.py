@@ -8,11 +8,14 @@ import yaml
 
 from tests.data.conftest import small
 from tests.pipeline.conftest import STUDY
+from trm.cli.solve import _read
 from trm.data import csv_source
 from trm.data.pool import load_pool
 from trm.errors import UserError
+from trm.evaluation.solve import parse_puzzles
 from trm.study.schema import DataConfig
 from trm.tasks.build import build_source
+from trm.tasks.sudoku.classes import FOUR
 from trm.tasks.sudoku.geometry import to_text
 
 HEADER = "source,question,answer,rating\n"
@@ -58,6 +61,30 @@ def test_other_orders_of_columns_and_missing_ratings(tmp_path, pool_4x4):
     assert source == "made"
 
 
+@pytest.mark.parametrize(
+    ("header", "separator", "blank"),
+    [
+        ("quizzes,solutions", ",", "0"),
+        ("Puzzle\tSolution", "\t", "_"),
+        ("board;solved", ";", "-"),
+        ("sudoku,answer", ",", "*"),
+        ("puzzles,solution", ",", " "),
+    ],
+)
+def test_layouts_of_published_collections(header, separator, blank, tmp_path, pool_4x4, monkeypatch):
+    """Their names of columns, separators and blank cells, and blank lines at the end."""
+    rows = [line.split(",")[1:3] for line in lines(pool_4x4, 20)]
+    texts = [question.replace(".", blank) + separator + answer for question, answer in rows]
+    (tmp_path / "a.csv").write_text("\n".join([header, *texts, "", ""]))
+    monkeypatch.setattr(csv_source, "BLOCK", 8)
+    pool = build_source(csv_config(tmp_path / "a.csv", symmetry="none"), tmp_path / "out")
+    assert sorted(to_text(question - 1) for question in pool.questions) == sorted(row[0] for row in rows)
+    _, read, wanted = _read(str(tmp_path / "a.csv"))
+    values = parse_puzzles(FOUR, [text for _, text in read], [""] * len(read))
+    assert [to_text(question) for question in values] == [row[0] for row in rows]
+    assert wanted == [row[1] for row in rows]
+
+
 def test_equivalent_puzzles_are_kept_once(tmp_path, pool_4x4):
     row = lines(pool_4x4, 1)[0]
     renamed = row.translate(str.maketrans("1234", "2341"))
@@ -80,7 +107,8 @@ def test_equivalent_puzzles_are_kept_once(tmp_path, pool_4x4):
     [
         ("", "holds no puzzles"),
         (HEADER, "holds no puzzles"),
-        ("puzzle,solution\n12,12\n", "line 1: no column `question`"),
+        ("id,puzzle\n1,12\n", "line 1: has id, puzzle; question, answer expected"),
+        ("quizzes,solutions\n12,12\n", "line 2: the question has 2 characters instead of 16"),
         (HEADER + "made,12,1234341221434321,0\n", "line 2: the question has 2 characters instead of 16"),
         (HEADER + "made,................,1234,0\n", "line 2: the answer has 4 characters instead of 16"),
         (HEADER + "made,................\n", "line 2: 2 fields instead of 4"),

@@ -165,11 +165,11 @@ def test_every_policy_unrolls_deeper_than_trained(trained, dataset_folder):
 
 
 def test_the_data_set_measured_on_is_recorded(trained, tmp_path):
-    other = write_dataset(tmp_path / "other", 10, 5, 20, seed=9)
+    other = write_dataset(tmp_path / "other", 10, 5, 3, seed=9)
     document = evaluation(trained, other, train_puzzles=0).run()
     assert document["dataset"]["name"] == "other"
     assert document["dataset"]["identity"] == "test-10-9"
-    assert document["results"][0]["puzzles"] == 20
+    assert document["results"][0]["puzzles"] == 3
 
 
 def test_validation_and_evaluation_agree(dataset_folder, tmp_path):

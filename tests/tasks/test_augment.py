@@ -18,6 +18,7 @@ from trm.tasks.sudoku.geometry import Geometry, broken_rule, sudoku_maps
 from trm.tasks.sudoku.kernels import solve_batch
 from trm.tasks.sudoku.pool import solve
 from trm.tasks.sudoku.task import SudokuAugmenter
+from trm.training.dataset import Dataset
 from trm.training.step import Batch, transformed
 
 SHAPES = st.sampled_from([(2, 2), (2, 3), (3, 2), (3, 3), (2, 4), (4, 4), (3, 5)])
@@ -109,7 +110,9 @@ def test_expand_other_numbers_of_copies(tmp_path, set_4x4):
     assert expand(set_4x4, tmp_path / "none", 0) == 40
     few, more = load(tmp_path / "none", "train"), load(tmp_path / "more", "train")
     assert (few.inputs == more.inputs[::6]).all()
-    assert few.meta.identity != more.meta.identity != load(set_4x4, "train").meta.identity
+    found = [Dataset(folder) for folder in (set_4x4, tmp_path / "more", tmp_path / "none")]
+    assert len({each.identity for each in found}) == 3
+    assert len({each.origin for each in found}) == 1
     with pytest.raises(UserError, match="already holds augmented copies"):
         expand(tmp_path / "more", tmp_path / "again")
     with pytest.raises(UserError, match="below 0"):

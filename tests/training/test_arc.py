@@ -21,6 +21,7 @@ from trm.tasks.build import build_dataset, build_source
 from trm.tasks.expand import expand
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
+from trm.training.origin import check_config
 from trm.training.step import Batch, RowBatch
 
 DATA = {"task": "arc", "source": "generate", "arc_side": 6, "augmentations": 3}
@@ -165,7 +166,7 @@ def test_an_evaluation_holds_the_votes(folder, tmp_path):
 
 def test_another_canvas_is_refused(folder, tmp_path):
     with pytest.raises(UserError, match=r"cells per puzzle 36, but the run's config has 49"):
-        Dataset(folder).check_fits(run_config(arc_side=7))
+        check_config(Dataset(folder), run_config(arc_side=7))
 
 
 def test_from_tasks_to_the_figure(folder, tmp_path):

@@ -23,7 +23,7 @@ NAMES = {
 }
 
 
-PREFIXES = ("", "model.", "_orig_mod.", "_orig_mod.model.inner.", "model._orig_mod.inner.")
+PREFIXES = ("", "model.", "_orig_mod.", "_orig_mod.model.inner.", "module.model._orig_mod.inner.", "ema.")
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -36,17 +36,22 @@ def exported(request, dataset_folder, tmp_path_factory):
     return run, root / "run", torch.load(root / "model.pt", weights_only=True)
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_back_whatever_wrapped_the_model(prefix, exported, tmp_path):
+@pytest.mark.parametrize(
+    ("prefix", "key"), [*zip(PREFIXES, [""] * 6), ("model.", "state_dict"), ("", "model")]
+)
+def test_back_whatever_wrapped_the_model(prefix, key, exported, tmp_path):
     run, folder, state = exported
     assert all(name.startswith("model.inner.") for name in state)
+    assert set(plain_names(state)) >= NAMES[run.model.mixer] | {"q_head.bias", "H_init", "puzzle_emb.weights"}
     wrapped = {prefix + name: tensor for name, tensor in plain_names(state).items()}
-    torch.save(wrapped, tmp_path / "wrapped.pt")
+    torch.save({"epoch": 3, key: wrapped} if key else wrapped, tmp_path / "wrapped.pt")
     back = ("--config", run.model_dump_json(), "--out", str(tmp_path / "back"))
     assert main(["convert", "from-reference", str(tmp_path / "wrapped.pt"), *back]) == 0
     original, found = load_weights(folder), load_weights(tmp_path / "back")
     for name, tensor in original.weights("ema").items():
         assert torch.equal(found.weights("raw")[name], tensor), name
+    for name in ("buffers.l_init", "raw.puzzle.weight"):
+        assert torch.equal(found.tensors[name], original.tensors[name])
     again = to_reference(found, "raw")
     assert again.keys() == state.keys()
     assert all(torch.equal(again[name], state[name]) for name in state)
@@ -85,69 +90,65 @@ def test_ours_is_used_elsewhere_with_one_python_file(exported, dataset_folder, t
     assert sorted(path.name for path in tmp_path.glob("*.py")) == ["definition.py", "use.py"]
 
 
-@pytest.mark.parametrize("mixer", NAMES)
-def test_there_and_back(mixer, dataset_folder, tmp_path):
-    run = config({"mixer": mixer}, {"steps": 2})
+ARCH = {"H_cycles": 2, "L_cycles": 1, "halt_max_steps": 4, "num_heads": 2, "pos_encodings": "rope"}
+
+
+def test_settings_that_no_tensor_shows_are_read_beside_the_checkpoint(dataset_folder, tmp_path, capsys):
+    """With rotary positions read as none, the logits are others."""
+    run = config({"mixer": "attention", "position": "rope"}, {"steps": 1})
     train(run, dataset_folder, tmp_path)
-    assert main(["convert", "to-reference", str(tmp_path / "run"), "--out", str(tmp_path / "model.pt")]) == 0
-    state = torch.load(tmp_path / "model.pt", weights_only=True)
-    names = set(plain_names(state))
-    assert names >= NAMES[mixer] | {
-        "embed_tokens.embedding_weight",
-        "q_head.bias",
-        "H_init",
-        "puzzle_emb.weights",
-    }
-    compiled = {f"_orig_mod.{name}": tensor for name, tensor in state.items()}
-    torch.save(compiled, tmp_path / "compiled.pt")
-    text = run.model_dump_json()
-    assert (
-        main(
-            [
-                "convert",
-                "from-reference",
-                str(tmp_path / "compiled.pt"),
-                "--config",
-                text,
-                "--out",
-                str(tmp_path / "b"),
-            ]
-        )
-        == 0
-    )
-    original, back = load_weights(tmp_path / "run"), load_weights(tmp_path / "b")
-    for name, tensor in original.weights("ema").items():
-        assert torch.equal(back.weights("raw")[name], tensor)
-    assert torch.equal(back.tensors["buffers.l_init"], original.tensors["buffers.l_init"])
-    assert torch.equal(back.tensors["raw.puzzle.weight"], original.tensors["raw.puzzle.weight"])
+    main(["convert", "to-reference", str(tmp_path / "run"), "--out", str(tmp_path / "step_1")])
+
+    def convert(**model):
+        document = run.model_dump(mode="json")
+        document["model"] = {"mixer": "attention", "d_model": 16, "puzzle_tokens": 1, **model}
+        given = ["--config", json.dumps(document), "--out", str(tmp_path / "back")]
+        return main(["convert", "from-reference", str(tmp_path / "step_1"), *given])
+
+    capsys.readouterr()
+    assert convert() == 0
+    assert "assumed as in --config, for no tensor shows them: model.heads=8" in capsys.readouterr().out
+    (tmp_path / "all_config.yaml").write_text(json.dumps({"arch": ARCH}))
+    assert convert(heads=2) == 0
+    assert load_weights(tmp_path / "back").config.model == run.model
+    assert "as in" in capsys.readouterr().out
+    assert convert(position="none") == 2
+    assert "has pos_encodings rope, but --config has model.position=none" in capsys.readouterr().err
+    (tmp_path / "all_config.yaml").write_text("lr: 1")
+    assert convert() == 2
+    assert "does not hold the public trainer's settings" in capsys.readouterr().err
 
 
-def test_what_does_not_fit_is_named(dataset_folder, tmp_path):
+def test_what_does_not_fit_is_named(dataset_folder, tmp_path, capsys):
     run = config(training={"steps": 1})
     train(run, dataset_folder, tmp_path)
     main(["convert", "to-reference", str(tmp_path / "run"), "--out", str(tmp_path / "model.pt")])
-    state = torch.load(tmp_path / "model.pt", weights_only=True)
+    state = plain_names(torch.load(tmp_path / "model.pt", weights_only=True))
     with pytest.raises(UserError, match=r"self_attn\.qkv_proj"):
         from_reference(state, config({"mixer": "attention"}), "x")
     with pytest.raises(UserError, match="has shape"):
         from_reference(state, config({"d_model": 32}), "x")
-    with pytest.raises(UserError, match="also has extra"):
-        from_reference(state | {"extra": torch.zeros(1)}, run, "x")
-    (tmp_path / "bad.pt").write_bytes(b"no")
-    assert (
-        main(
-            [
-                "convert",
-                "from-reference",
-                str(tmp_path / "bad.pt"),
-                "--config",
-                json.dumps({"data": DATA}),
-                "--out",
-                "y",
-            ]
-        )
-        == 2
-    )
+    wide = {"puzzle_emb.weights": torch.zeros(1, 32)}
+    for change, words in (
+        ({"extra": torch.zeros(1)}, "also has extra"),
+        (wide, r"puzzle_emb\.weights is 32 wide, .* model\.d_model=16"),
+        ({f"ema.{name}": tensor for name, tensor in state.items()}, "twice, once as ema"),
+    ):
+        with pytest.raises(UserError, match=words):
+            from_reference(state | change, run, "x")
+    (tmp_path / "no.pt").write_bytes(b"no")
+    torch.save(state | {"H_init": torch.full((16,), float("nan"))}, tmp_path / "nan.pt")
+    torch.save({"weights": [1]}, tmp_path / "list.pt")
+    for name, words in (
+        ("no", "write the weights alone"),
+        ("nan", "H_init holds NaN or infinity: take an earlier checkpoint"),
+        ("list", "is not a state dict"),
+    ):
+        given = ["--config", json.dumps({"data": DATA}), "--out", str(tmp_path / "y")]
+        assert main(["convert", "from-reference", str(tmp_path / f"{name}.pt"), *given]) == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.count("\n") == 1
 
 
 def test_a_narrower_network_than_the_public_one_is_not_exported(dataset_folder, tmp_path, capsys):

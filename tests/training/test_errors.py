@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tests.training.conftest import config, train, trainer
-from tests.training.puzzles import write_dataset
 from trm import io
 from trm.backends.base import precision_of
 from trm.backends.cuda.gpus import why_no_gpu
@@ -19,7 +18,6 @@ from trm.backends.registry import open_backend
 from trm.backends.workers import world_from_environment
 from trm.cli import main
 from trm.errors import UserError
-from trm.training.dataset import Dataset
 from trm.training.memory import is_out_of_memory
 
 
@@ -178,24 +176,6 @@ def test_weights_of_another_size_cannot_start_a_run(dataset_folder, tmp_path, ca
     run = config({"d_model": 32}, {"init_from": "first"})
     assert main(command(run, dataset_folder, tmp_path)) == 2
     assert "embed.weight has shape (6, 16), but this model requires (6, 32)" in capsys.readouterr().err
-
-
-def test_evaluation_refuses_another_data_set(dataset_folder, tmp_path, capsys, monkeypatch):
-    train(config(), dataset_folder, tmp_path)
-    other = write_dataset(tmp_path / "other", 4, 2, 2)
-    puzzles = Dataset(other).puzzles
-    monkeypatch.setattr(Dataset, "puzzles", property(lambda self: puzzles._replace(vocab=9)))
-    arguments = [
-        "evaluate",
-        "--run",
-        str(tmp_path / "run"),
-        "--dataset",
-        str(other),
-        "--out",
-        str(tmp_path / "e"),
-    ]
-    assert main(arguments) == 2
-    assert "vocab 9, but the run was trained with 6" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,17 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
         width = max(map(len, COMMANDS))
-        print("usage: python -m trm COMMAND [options]      (COMMAND --help tells more)\n")
+        print("usage: python -m trm COMMAND [options]      (COMMAND --help tells more; --version)\n")
         print("\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()))
         return 0 if argv else 2
     name = argv[0]
+    if name == "--version":
+        from trm import __version__
+        from trm.provenance import commit
+
+        sha, dirty = commit()
+        print("trm", __version__, *([f"(commit {sha[:12]}{'+' * bool(dirty)})"] if sha else ""))
+        return 0
     if name not in COMMANDS:
         from trm.study.merge import nearest
 
@@ -122,6 +129,8 @@ def _of_machine(error: ImportError | OSError | MemoryError) -> str:
     if isinstance(error, ModuleNotFoundError):
         own = str(error.name).startswith("trm")
         return "" if own else f"the package {error.name} is not installed: {PIPELINE}"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}: check the path"
     if "shared object" not in str(error):
         return ""
     why = str(error).partition(". ")[0]

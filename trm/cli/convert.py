@@ -52,12 +52,14 @@ def run(args: argparse.Namespace) -> int:
         config = config_argument(RunConfig, args.config, "--config")
 
         from trm.study.records import WEIGHTS
-        from trm.training.interchange import from_reference, read_state
+        from trm.training.interchange import from_reference, read_state, with_settings
         from trm.training.outputs import save_weights
 
-        tensors, meta = from_reference(read_state(Path(args.file)), config, out.name)
+        state = read_state(Path(args.file))
+        config, origin = with_settings(Path(args.file), config)
+        tensors, meta = from_reference(state, config, out.name)
         save_weights(out / WEIGHTS, tensors, config, meta)
-        print(f"{out / WEIGHTS}: {len(tensors)} tensors")
+        print(f"{out / WEIGHTS}: {len(tensors)} tensors; {origin}")
         return 0
 
     if args.way in EXPORTS:

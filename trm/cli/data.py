@@ -76,7 +76,10 @@ def _source(args: argparse.Namespace) -> int:
     from trm.tasks.build import build_source
 
     pool = build_source(_config(args), args.out)
-    print(f"{args.out}: {pool.puzzles:,} puzzles in {pool.report['classes']:,} classes")
+    text = f"{args.out}: {pool.puzzles:,} puzzles in {pool.report['classes']:,} classes"
+    if "test_tasks" in pool.report:
+        text += "; {training_tasks:,} tasks for training, {test_tasks:,} for tests".format(**pool.report)
+    print(text)
     return 0
 
 

@@ -114,7 +114,9 @@ def _search(
 
 
 def _solve_one(args: argparse.Namespace) -> int:
-    text = "".join(args.puzzle.split())
+    from trm.evaluation.solve import cells_of
+
+    text = cells_of(args.puzzle)
     models = _models(args, len(text))
     from trm.evaluation.solve import fault, geometry_of, panels, parse_puzzles
     from trm.tasks.sudoku.geometry import to_text
@@ -222,6 +224,9 @@ def _read(place: str) -> tuple[str, list[tuple[int, str]], list[str]]:
     """Name of the source, line and text of each puzzle, and the given answers (empty: none)."""
     import gzip
 
+    from trm.data.csv_source import columns_of, delimiter_of
+    from trm.evaluation.solve import cells_of
+
     try:
         if place == "-":
             # None: the caller has closed it
@@ -229,20 +234,20 @@ def _read(place: str) -> tuple[str, list[tuple[int, str]], list[str]]:
         else:
             content = Path(place).read_bytes()
             content = gzip.decompress(content) if place.endswith(".gz") else content
-        rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
+        lines = content.decode("utf-8-sig").splitlines()
+        rows = list(csv.reader(lines, delimiter=delimiter_of(lines[0] if lines else "")))
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{place} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    header = [cell.strip() for cell in rows[0]] if rows else []
-    at = header.index("question") if "question" in header else 0
-    key = header.index("answer") if "question" in header and "answer" in header else None
-    first = 1 if "question" in header else 0
+    columns = columns_of(rows[0]) if rows else {}
+    at, key = columns.get("question", 0), columns.get("answer")
+    first = 1 if columns else 0
     numbered = [(line, row) for line, row in enumerate(rows[first:], first + 1) if any(row)]
     if not numbered:
         raise UserError(f"{place} has no puzzle: give one a line, or CSV with the header question,answer")
     for line, row in numbered:
         if len(row) <= max(at, key or 0):
             raise UserError(
-                f"{place} line {line}: {len(row)} fields instead of {len(header)}: correct or remove it"
+                f"{place} line {line}: {len(row)} fields instead of {len(rows[0])}: correct or remove it"
             )
-    texts = [(line, "".join(row[at].split())) for line, row in numbered]
+    texts = [(line, cells_of(row[at])) for line, row in numbered]
     return place, texts, [] if key is None else [row[key].strip() for _, row in numbered]

@@ -1,4 +1,4 @@
-"""Puzzles in the official CSV layout: `source,question,answer,rating`, plain or gzipped."""
+"""Puzzles in CSV files, plain or gzipped: the official layout, `source,question,answer,rating`, and its like."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,23 @@ BLOCK = 1 << 15
 LONGEST_LINE = 1 << 20
 """Characters read at once, so that a file without line ends does not fill the memory."""
 
+NAMES = {
+    "question": (
+        "question",
+        "questions",
+        "quizzes",
+        "quiz",
+        "puzzle",
+        "puzzles",
+        "board",
+        "sudoku",
+        "problem",
+    ),
+    "answer": ("answer", "answers", "solutions", "solution", "solved"),
+    "rating": ("rating",),
+}
+"""What published collections call the columns."""
+
 Convert = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 
 
@@ -31,7 +48,8 @@ def read_csv(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Questions and answers, uint8 [puzzles, cells], and ratings (int32; -1 where there is none).
 
-    Puzzle i is in line i + 2. Columns may be in any order; `source` and `rating` may be missing.
+    Puzzle i is in line i + 2. Columns may be in any order and separated by commas, tabs or semicolons; `source` and
+    `rating` may be missing.
 
     Args:
         convert: maps a block's characters (questions, answers, number of its first line) to values; raises UserError
@@ -43,12 +61,17 @@ def read_csv(
     """
     name = name or str(path)
     parts, line = [], 2
-    columns: list[str] = []
+    columns: dict[str, int] = {}
+    width = 0
     for rows in _blocks(path, name):
         if not columns:
-            columns = _header(rows.pop(0), name)
+            columns, width = columns_of(rows[0]), len(rows[0])
+            if not {"question", "answer"} <= set(columns):
+                header = ", ".join(rows[0]) or "no columns"
+                raise UserError(f"{name} line 1: has {header}; question, answer expected: correct the header")
+            rows.pop(0)
         if rows:
-            questions, answers, ratings = _parse(rows, columns, cells, name, line)
+            questions, answers, ratings = _parse(rows, columns, width, cells, name, line)
             parts.append((*convert(questions, answers, line), ratings))
             line += len(rows)
     if not parts:
@@ -65,13 +88,20 @@ def _blocks(path: Path, name: str) -> Iterator[list[list[str]]]:
             progress = Progress(f"reading {name}", os.fstat(file.fileno()).st_size >> 20, "MB")
             stream = gzip.GzipFile(fileobj=file) if name.endswith(".gz") else file
             text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
-            reader = csv.reader(iter(partial(text.readline, LONGEST_LINE), ""), strict=True)
+            first = text.readline(LONGEST_LINE)
+            rest = iter(partial(text.readline, LONGEST_LINE), "")
+            reader = csv.reader(
+                chain([first] * bool(first), rest), strict=True, delimiter=delimiter_of(first)
+            )
             while rows := list(islice(reader, BLOCK)):
                 done += len(rows)
+                while rows and not rows[-1] and len(rows) < BLOCK:
+                    rows.pop()  # blank lines at the end of the file
                 if reader.line_num != done:
                     raise UserError(f"{name} line {done}: a quoted field spans several lines: correct it")
                 progress.update(file.tell() >> 20)
-                yield rows
+                if rows:
+                    yield rows
             progress.close(file.tell() >> 20)
     except csv.Error as error:
         raise UserError(f"{name} line {reader.line_num}: {error}; correct or remove it") from None
@@ -83,25 +113,26 @@ def _blocks(path: Path, name: str) -> Iterator[list[list[str]]]:
         raise UserError(f"{name} cannot be read: {error.strerror or error}") from None
 
 
-def _header(row: list[str], name: str) -> list[str]:
-    columns = [column.strip() for column in row]
-    for needed in ("question", "answer"):
-        if columns.count(needed) != 1:
-            raise UserError(
-                f"{name} line 1: no column `{needed}`: the header must be source,question,answer,rating"
-            )
-    return columns
+def delimiter_of(header: str) -> str:
+    """What separates the fields of a file with this first line."""
+    return max(",\t;", key=header.count)
+
+
+def columns_of(row: list[str]) -> dict[str, int]:
+    """Place of each column of a header by its official name; empty: it names no question, so it is no header."""
+    fields = [cell.strip().lower() for cell in row]
+    found = {name: [fields.index(word) for word in words if word in fields] for name, words in NAMES.items()}
+    return {name: places[0] for name, places in found.items() if places} if found["question"] else {}
 
 
 def _parse(
-    rows: list[list[str]], columns: list[str], cells: int, name: str, first: int
+    rows: list[list[str]], columns: dict[str, int], width: int, cells: int, name: str, first: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Characters of questions and answers, and ratings, of rows from line `first` on."""
-    bad = np.array([len(row) != len(columns) for row in rows])
-    refuse(
-        bad, name, first, lambda at: f"{len(rows[at])} fields instead of {len(columns)}: correct or remove it"
-    )
-    fields = dict(zip(columns, zip(*rows)))
+    bad = np.array([len(row) != width for row in rows])
+    refuse(bad, name, first, lambda at: f"{len(rows[at])} fields instead of {width}: correct or remove it")
+    cut = list(zip(*rows))
+    fields = {column: cut[place] for column, place in columns.items()}
 
     def characters(column: str) -> np.ndarray:
         lengths = np.array([len(text) for text in fields[column]])

@@ -41,8 +41,6 @@ class Meta:
     pad_id: int = 0
     ignore_label_id: int | None = 0
     blank_identifier_id: int = 0
-    identity: str = ""
-    """SHA-256 of what the data set depends on; empty without a manifest."""
     name: str = ""
     """Name of its folder."""
 
@@ -199,7 +197,6 @@ def _meta(folder: Path, split: str, manifest: dict[str, Any]) -> Meta:
     return Meta(
         **{name: document[name] for name in fields},
         **own,
-        identity=manifest.get("identity", ""),
         name=folder.resolve().name,
     )
 

@@ -30,6 +30,7 @@ from trm.study.schema import EvaluationConfig
 from trm.study.tasks import no_guesses
 from trm.tasks import task_of
 from trm.training.dataset import Dataset
+from trm.training.origin import check_run
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
 
 
@@ -61,13 +62,8 @@ class Evaluation:
         self, trained: TrainedModel, dataset: Dataset, evaluation: EvaluationConfig, backend: Backend
     ):
         self.trained, self.dataset, self.evaluation, self.backend = trained, dataset, evaluation, backend
-        sizes = dataset.puzzles._asdict()
-        for name in ("seq_len", "vocab"):
-            if sizes[name] != trained.meta[name]:
-                raise UserError(
-                    f"{dataset.folder} has {name} {sizes[name]}, but the run was trained with {trained.meta[name]}: "
-                    "give the run's data set"
-                )
+        self.own = check_run(trained, dataset)
+        sizes = dataset.puzzles
         self.net, self.precision = inference_network(trained, evaluation, backend)
         model = trained.config.model
         if sentence := no_guesses(trained.config, evaluation):
@@ -75,7 +71,7 @@ class Evaluation:
         self.depths = tuple(sorted(set(evaluation.unroll))) or (model.halt_max_steps,)
         self.steps = evaluation.steps or model.halt_max_steps
         self.views = self._views(max(self.depths))
-        self.step_flops = forward_flops(model, sizes["seq_len"], sizes["vocab"])
+        self.step_flops = forward_flops(model, sizes.seq_len, sizes.vocab)
         self.blank = dataset.blank
         self.results: list[dict[str, Any]] = []
         self.predictions: dict[str, np.ndarray] = {}
@@ -210,7 +206,7 @@ class Evaluation:
                 self.net, self.dataset, *selection, self.steps, self.step_flops, self.backend
             )
             self.results += votes
-        if evaluation.train_puzzles:
+        if evaluation.train_puzzles and self.own:
             train = self.dataset.originals("train", self.backend, evaluation.train_puzzles)
             self._fixed("train", self._share(train))
         meta, selected = self.trained.meta, self._selected("test")

@@ -20,7 +20,7 @@ from trm.model.inference import InferenceNetwork
 from trm.study.records import WEIGHTS
 from trm.study.schema import DataConfig
 from trm.study.tasks import spec_of
-from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, symbol_values
+from trm.tasks.sudoku.geometry import BLANKS, SYMBOLS, Geometry, broken_rule, symbol_values
 from trm.tasks.sudoku.task import TASK
 from trm.training.outputs import TrainedModel, load_weights
 
@@ -74,6 +74,12 @@ def fault(geometry: Geometry, question: np.ndarray, answer: np.ndarray) -> str:
     return ""
 
 
+def cells_of(text: str) -> str:
+    """A puzzle's characters: its spaces are blank cells if nothing else is, else they only part its rows."""
+    parted = any(blank in text for blank in BLANKS.strip())
+    return "".join(text.split()) if parted else "".join(text.splitlines()).replace(" ", ".")
+
+
 def parse_puzzles(geometry: Geometry, texts: Sequence[str], places: Sequence[str] = ("",)) -> np.ndarray:
     """Parse puzzles to values, uint8 [B, S]; 0: blank.
 
@@ -123,11 +129,16 @@ def find_models(places: list[Path], cells: int) -> list[tuple[Path, TrainedModel
     loaded = [(folder, load_weights(folder)) for folder in folders]
     sudoku = [(path, trained) for path, trained in loaded if spec_of(trained.config.data.task).boxed]
     fitting = [(path, trained) for path, trained in sudoku if geometry_of(trained).cells == cells]
+    if not sudoku:
+        tasks = ", ".join(sorted({trained.config.data.task for _, trained in loaded}))
+        raise UserError(
+            f"{', '.join(map(str, places))} has no model of Sudoku, only of {tasks}: give --model a run on Sudoku"
+        )
     if not fitting:
         sizes = sorted({geometry_of(trained).cells for _, trained in sudoku})
         known = " or ".join(f"{size} ({size**0.5:.0f}x{size**0.5:.0f})" for size in sizes)
         raise UserError(
-            f"the puzzle has {cells} characters, but there are models for {known or 'no Sudoku'}: write one "
+            f"the puzzle has {cells} characters, but there are models for {known}: write one "
             "character per cell, or give --model"
         )
     return sorted(fitting, key=lambda each: -sum(tensor.numel() for tensor in each[1].tensors.values()))

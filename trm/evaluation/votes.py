@@ -27,7 +27,7 @@ ATTEMPTS = {"vote_first": 1, "vote": 2}
 def can_vote(dataset: Dataset) -> bool:
     """Whether the data set has ARC tasks that are augmented on the fly (otherwise each copy is a task of its own)."""
     test = dataset.split("test")
-    return spec_of(test.meta.task).votes and bool(test.meta.identity) and test.groups == test.puzzles
+    return spec_of(test.meta.task).votes and bool(dataset.manifest) and test.groups == test.puzzles
 
 
 @torch.no_grad()
@@ -64,7 +64,7 @@ def vote_results(
     number = (test.puzzle_identifiers.astype(np.int64) - 1) // (test.meta.augmentations + 1)
     inputs = np.diff(test.puzzle_indices)
     tasks: list[dict[str, Any]] = [
-        {"task": dataset.tasks[task], "inputs": int(size)} for task, size in zip(number, inputs)
+        {"task": dataset.manifest["tasks"][task], "inputs": int(size)} for task, size in zip(number, inputs)
     ]
     results = []
     for policy, attempts in ATTEMPTS.items():

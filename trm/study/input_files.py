@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,23 @@ from trm.io import sha256_file
 from trm.storage.base import is_remote
 from trm.study.merge import Flat
 
+ENDINGS = (".json", ".csv", ".csv.gz")
+"""Of input files, in folders and patterns."""
+
 
 def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
     """The data section with the checksums of its files: computed for local files, given for remote ones
-    (`gs://bucket/file.csv#sha256=HEX`). UserError: a local file cannot be read, or a remote one has no checksum."""
+    (`gs://bucket/file.csv#sha256=HEX`). Folders and patterns become their files.
+
+    Raises:
+        UserError: a local file cannot be read, or a remote one has no checksum.
+    """
     files = data.get("files") or ()
     if isinstance(files, str):
         files = (files,)
     if not files:
         return data
+    files = [path for name in files for path in _expanded(str(name), where)]
     if data.get("sha256"):
         return {**data, "files": tuple(files)}
     named = [_named_checksum(str(name), where) for name in files]
@@ -27,6 +36,18 @@ def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
         "files": tuple(name for name, _ in named),
         "sha256": tuple(checksum for _, checksum in named),
     }
+
+
+def _expanded(name: str, where: str) -> list[str]:
+    """The files of a folder or pattern, sorted; of a file, itself. UserError: there are none."""
+    folder = Path(name).is_dir()
+    if not folder and (Path(name).exists() or not set(name) & set("*?[")):
+        return [name]
+    paths = sorted(glob(f"{name}/**" if folder else name, recursive=True))
+    found = [path for path in paths if path.endswith(ENDINGS) and Path(path).is_file()]
+    if not found:
+        raise UserError(f"{where}: data.files: {name} has no file that ends in {', '.join(ENDINGS)}")
+    return found
 
 
 def _named_checksum(name: str, where: str) -> tuple[str, str]:

@@ -84,6 +84,17 @@ class Task(ABC):
         """One uniformly random symmetry of the rules for each key, as `Augmenter.maps`; None: the task has none."""
         return None
 
+    def keys(self, config: DataConfig, questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
+        """One number for each puzzle, equal for those that a symmetry of the rules relates.
+
+        Args:
+            questions, answers: uint8 [puzzles, cells], tokens.
+
+        Returns:
+            uint64 [puzzles]; empty: the task's puzzles are told apart by their identifiers.
+        """
+        return np.zeros(0, dtype=np.uint64)
+
     def symmetric(self, meta: Meta) -> Symmetric | None:
         """Marginals that the symmetries make uniform, for `trm data inspect`; None: nothing is compared."""
         return None

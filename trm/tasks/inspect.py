@@ -18,7 +18,7 @@ from trm.tasks import marginals, task_of
 
 BAR = 40
 """Characters of the longest bar of a histogram."""
-COUNTS = ("read", "equivalent_removed", "one_shortest_path")
+COUNTS = ("read", "equivalent_removed", "one_shortest_path", "training_tasks", "test_tasks")
 
 
 def describe(directory: Path, samples: int = 2) -> str:

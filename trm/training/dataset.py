@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from trm.backends.base import Backend
-from trm.data.dataset import PuzzleSet, load
-from trm.data.files import read_manifest
+from trm.data.dataset import ARRAYS, PuzzleSet, load
+from trm.data.files import MANIFEST, read_manifest
 from trm.data.sampler import MixtureSampler, Sampler
 from trm.errors import UserError
+from trm.io import sha256_file
 from trm.model.act import Rows
-from trm.study.dataset_identity import shape
+from trm.study.fingerprint import digest
 from trm.study.schema import RunConfig
 from trm.study.stages import draw_stages
 from trm.study.tasks import Sizes
@@ -39,6 +40,28 @@ class Dataset:
         return self._splits[name]
 
     @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest; empty: other tools built the data set."""
+        return read_manifest(self.folder, "dataset") if (self.folder / MANIFEST).exists() else {}
+
+    @cached_property
+    def identity(self) -> str:
+        """SHA-256 of what the data set depends on; without a manifest, of its training files."""
+        names = [f"train/all__{name}.npy" for name in ARRAYS]
+        return self.manifest.get("identity") or digest([sha256_file(self.folder / name) for name in names])
+
+    @property
+    def origin(self) -> str:
+        """The identity, of the data set whose copies were written out if this holds them."""
+        return digest(self.manifest["config"]) if "config" in self.manifest else self.identity
+
+    @cached_property
+    def identifiers(self) -> str:
+        """SHA-256 of the file that says what each puzzle identifier stands for; empty: there is one, or no file."""
+        path = self.folder / "identifiers.json"
+        return sha256_file(path) if self.puzzles.num_ids > 1 and path.exists() else ""
+
+    @cached_property
     def puzzles(self) -> Sizes:
         """Sizes that the model depends on."""
         meta = self.split("train").meta
@@ -54,41 +77,17 @@ class Dataset:
     def summary(self) -> dict[str, Any]:
         """The data set's entry in training.json."""
         train = self.split("train")
-        return {
+        found = {
             "name": train.meta.name,
-            "identity": train.meta.identity,
+            "identity": self.identity,
             "train_puzzles": train.groups,
             "augmentations": train.meta.augmentations,
         }
-
-    @cached_property
-    def tasks(self) -> list[str]:
-        """Names of the tasks of an ARC data set."""
-        names: list[str] = read_manifest(self.folder, "dataset")["tasks"]
-        return names
+        return found | ({"identifiers": self.identifiers} if self.identifiers else {})
 
     def has(self, name: str) -> bool:
         """Whether the split exists and is not empty."""
         return (self.folder / name).is_dir() and self.split(name).examples > 0
-
-    def check_fits(self, config: RunConfig) -> None:
-        """Check the data set against the run's config.
-
-        Raises:
-            UserError: names what differs.
-        """
-        train, data = self.split("train"), config.data
-        if not train.groups:
-            raise UserError(f"{self.folder} holds no training puzzles: build it again")
-        pairs: list[tuple[str, Any, Any]] = [("data.task", train.meta.task, data.task)]
-        if train.meta.identity:
-            pairs.append(("data.augmentations", train.meta.augmentations, data.augmentations))
-        for what, actual, expected in [*pairs, ("cells per puzzle", train.meta.seq_len, shape(data).seq_len)]:
-            if actual != expected:
-                raise UserError(
-                    f"{self.folder} has {what} {actual}, but the run's config has {expected}: "
-                    "give the data set that was built for this run"
-                )
 
     def originals(self, name: str, backend: Backend, first: int | None = None) -> Rows:
         """A split's rows on the device; `first`: only the first groups."""

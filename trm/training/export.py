@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,7 @@ def write_onnx(run: Path, out: Path) -> int:
     z = torch.zeros(cells + sizes["puzzle_tokens"], 2, width)
     example = (z, z.clone(), torch.ones(2, cells, dtype=torch.long), torch.zeros(2, dtype=torch.long))
     rows = torch.export.Dim("rows")
+    print("tracing one supervision step: up to a minute or two", file=sys.stderr, flush=True)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,8 +14,9 @@ from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
 from trm.study.flops import parameters, step_flops, train_flops
 from trm.study.records import HISTORY, TRAINING, WEIGHTS, sealed
 from trm.study.schema import TrainingConfig
-from trm.training import outputs
+from trm.training import origin, outputs
 from trm.training.checkpoints.saving import Record
+from trm.training.dataset import Dataset
 from trm.training.history import to_csv
 from trm.training.state import TrainState
 
@@ -44,7 +44,7 @@ def finish_run(
     state: TrainState,
     record: Record,
     backend: Backend,
-    dataset: dict[str, Any],
+    dataset: Dataset,
     wall_seconds: float,
     setup_seconds: float,
     started_at: str,
@@ -62,6 +62,7 @@ def finish_run(
         "fingerprint": run_fingerprint(config),
         "recipe_version": RECIPE_VERSION,
         "precision": state.precision.name,
+        "data": origin.record(dataset, config),
         **sizes._asdict(),
     }
     outputs.save_weights(out / WEIGHTS, tensors, config, meta)
@@ -75,7 +76,7 @@ def finish_run(
         "recipe_version": RECIPE_VERSION,
         "config": config.model_dump(mode="json"),
         "seed": config.seed,
-        "dataset": dataset,
+        "dataset": dataset.summary,
         "sha256": {name: sha256_file(out / name) for name in (WEIGHTS, HISTORY)},
         "outcome": "finished",
         "parameters": parameters(model, *shape),

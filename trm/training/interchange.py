@@ -12,12 +12,25 @@ from trm.errors import UserError
 from trm.study.dataset_identity import shape
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
 from trm.study.flops import parameter_shapes
+from trm.study.reading import parse, read_yaml
 from trm.study.schema import RunConfig
 from trm.training.outputs import PUZZLE, TrainedModel, pack_weights
 
-PREFIXES = ("_orig_mod.", "model.", "inner.")
+PREFIXES = ("_orig_mod.", "model.", "inner.", "module.", "ema.")
+NESTED = ("state_dict", "model", "model_state_dict", "ema", "module")
+"""Keys of the files of trainers that keep more than weights."""
 STATES = {"h_init": "H_init", "l_init": "L_init"}
 PUZZLE_TABLE = "puzzle_emb.weights"
+SETTINGS = "all_config.yaml"
+"""The public trainer's settings, beside its checkpoints."""
+UNSEEN = {
+    "heads": "num_heads",
+    "h_cycles": "H_cycles",
+    "l_cycles": "L_cycles",
+    "halt_max_steps": "halt_max_steps",
+    "position": "pos_encodings",
+}
+"""Settings that no tensor shows, and their public names."""
 
 
 def reference_name(name: str) -> str:
@@ -38,11 +51,20 @@ def reference_name(name: str) -> str:
 
 
 def plain_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict without the prefixes of torch.compile and wrappers."""
-    plain = {}
-    for name, tensor in state.items():
+    """The state dict without the prefixes of torch.compile and wrappers.
+
+    Raises:
+        UserError: it holds two tensors of one name, such as weights and their average.
+    """
+    plain: dict[str, Tensor] = {}
+    for full, tensor in state.items():
+        name = full
         while name.startswith(PREFIXES):
             name = name.split(".", 1)[1]
+        if name in plain:
+            raise UserError(
+                f"the checkpoint has {name} twice, once as {full}: save one of the two models alone"
+            )
         plain[name] = tensor
     return plain
 
@@ -62,10 +84,52 @@ def read_state(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except Exception as error:
-        raise UserError(f"{path} cannot be read as a state dict: {error}") from error
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise UserError(f"{path} is not a state dict, a mapping from names to tensors")
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{path} cannot be read as a state dict ({reason}): load it with its own trainer and write the weights "
+            "alone, torch.save(model.state_dict(), FILE)"
+        ) from error
+    for key in NESTED:
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict) or not state or not all(isinstance(t, Tensor) for t in state.values()):
+        raise UserError(
+            f"{path} is not a state dict, a mapping from names to tensors: write the weights alone, "
+            "torch.save(model.state_dict(), FILE)"
+        )
+    broken = [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]
+    if broken:
+        raise UserError(f"{path}: {broken[0]} holds NaN or infinity: take an earlier checkpoint")
     return state
+
+
+def with_settings(path: Path, config: RunConfig) -> tuple[RunConfig, str]:
+    """`config` with what only the trainer's settings beside the checkpoint `path` say, and a sentence on their origin.
+
+    Raises:
+        UserError: the settings are damaged, or `config` states others.
+    """
+    beside, model = path.parent / SETTINGS, config.model
+    if not beside.exists():
+        assumed = ", ".join(f"model.{name}={getattr(model, name)}" for name in UNSEEN)
+        return config, f"no {SETTINGS} beside it: assumed as in --config, for no tensor shows them: {assumed}"
+    public = read_yaml(beside)
+    try:
+        values = {name: public["arch"][key] for name, key in UNSEEN.items()}
+    except (KeyError, TypeError):
+        raise UserError(f"{beside} does not hold the public trainer's settings: put its own there") from None
+    if model.mixer == "mlp" and values["position"] == "rope":
+        values["position"] = "none"  # the public MLP variant does not use it
+    for name in sorted(set(values) & model.model_fields_set):
+        if (own := getattr(model, name)) != values[name]:
+            raise UserError(
+                f"{beside} has {UNSEEN[name]} {values[name]}, but --config has model.{name}={own}"
+            )
+    if model.mixer == "mlp":
+        del values["heads"]
+    document = config.model_dump(mode="json")
+    document["model"] |= values
+    return parse(RunConfig, document, str(beside)), f"what no tensor shows is as in {beside}"
 
 
 def from_reference(
@@ -94,6 +158,11 @@ def from_reference(
         raise UserError(f"the checkpoint has no {missing[0]}: the state dict is incomplete")
     buffers = {ours: plain.pop(public) for ours, public in STATES.items()}
     table = plain.pop(PUZZLE_TABLE, None)
+    if table is not None and table.shape[1:] != (config.model.d_model,):
+        raise UserError(
+            f"the checkpoint's {PUZZLE_TABLE} is {table.shape[-1]} wide, but only a table of the model's width, "
+            f"model.d_model={config.model.d_model}, can be used"
+        )
     plain = {
         name: t for name, t in plain.items() if not name.startswith(("puzzle_emb.local_", "rotary_emb."))
     }

@@ -293,8 +293,7 @@ class Trainer:
         """Write weights.safetensors, history.csv and, last, training.json, each atomically."""
         self.reporter.close()
         seconds = (self.wall_seconds_now(), self.setup_seconds)
-        summary = self.dataset.summary
-        finish_run(self.out, self.state, self.record, self.backend, summary, *seconds, self.started_at)
+        finish_run(self.out, self.state, self.record, self.backend, self.dataset, *seconds, self.started_at)
         self.backend.gather(torch.zeros(1))
 
 

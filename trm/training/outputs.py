@@ -22,7 +22,7 @@ class TrainedModel(NamedTuple):
 
     config: RunConfig
     meta: dict[str, Any]
-    """seq_len, vocab, num_ids, ignore, fingerprint, precision, run."""
+    """seq_len, vocab, num_ids, ignore, fingerprint, precision, run, data (`trm.training.origin.record`)."""
     tensors: dict[str, Tensor]
     """`raw.*`, `ema.*`, `snapshot<k>.*`, `buffers.h_init`, `buffers.l_init`."""
     sha256: str = ""
@@ -105,6 +105,7 @@ def load_weights(path: Path) -> TrainedModel:
             training = read_training(folder, (WEIGHTS,))
             if meta["fingerprint"] != training["fingerprint"]:
                 raise UserError(f"{path} belongs to {meta['run']}, not to {training['run']}: {remedy}")
+            meta.setdefault("data", training.get("dataset", {}))  # runs of earlier versions
     try:
         config, tensors = RunConfig.model_validate_json(json.dumps(document["config"])), load_file(path)
     except Exception as error:

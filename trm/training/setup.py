@@ -12,6 +12,7 @@ from trm.io import write_bytes
 from trm.study.flops import parameter_shapes
 from trm.study.schema import RunConfig
 from trm.training.dataset import Dataset
+from trm.training.origin import check_config, check_unseen
 from trm.training.outputs import load_weights
 
 
@@ -58,7 +59,7 @@ def prepare(
         for leftover in out.glob(".*.tmp"):  # from a process that was killed
             leftover.unlink()
     data = Dataset(dataset)
-    data.check_fits(config)
+    check_config(data, config)
     return data, _initial_weights(config, data, out, init_from)
 
 
@@ -74,6 +75,8 @@ def _initial_weights(
     trained = load_weights(folder)
     if trained.meta["run"] != name:
         raise UserError(f"{folder} holds run {trained.meta['run']}, but training.init_from is {name}")
+    for split in ("validation", "test"):
+        check_unseen(trained, data, split)
     weights = trained.weights("ema")
     shapes = parameter_shapes(config.model, data.puzzles.seq_len, data.puzzles.vocab)
     for parameter, shape in shapes.items():

@@ -9,14 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from trm.cli import main
 from trm.data import rng
 from trm.data.dataset import load
 from trm.data.sampler import Sampler
 from trm.errors import UserError
 from trm.evaluation.votes import solved, vote, vote_rows
 from trm.study.schema import DataConfig
-from trm.tasks.arc import arc
+from trm.tasks import task_of
+from trm.tasks.arc import arc, generate
 from trm.tasks.arc.augment import ArcAugmenter, copy_transforms, undo
+from trm.tasks.arc.spec import FAMILIES
 from trm.tasks.build import build_dataset, build_source
 from trm.tasks.expand import expand
 
@@ -68,6 +71,55 @@ def test_turns_have_inverses(number):
 
     square = np.arange(16).reshape(4, 4)
     assert (arc.turn(square, number).reshape(-1) == dihedral_cells(4)[number]).all()
+
+
+def test_a_shifted_copy_is_drawn(folder, tmp_path):
+    """Other tools, and our own expanded copies, put a grid anywhere on the canvas."""
+    expand(folder, tmp_path / "out")
+    task = task_of("arc")
+    drawn = {tuple(task.lines(row, 0, 0)) for row in load(tmp_path / "out", "train").inputs}
+    assert ("(nothing)",) not in drawn
+    canvas = np.zeros((30, 30), dtype=np.uint8)
+    canvas[3:5, 7:9] = [[3, 4], [2, 5]]
+    assert task.lines(canvas.ravel(), 0, 0) == ["12", ".3"]
+
+
+@pytest.mark.parametrize("given", ["", "/*/*.json"])
+def test_the_public_layout_tests_on_the_evaluation_tasks(given, tmp_path, capsys):
+    """One task a file, in folders `training` and `evaluation`."""
+    for number, name in enumerate(f"{kind}/{k}" for kind in ("training", "evaluation") for k in range(3)):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        document = json.dumps(generate.task(0, number, 6, FAMILIES, 3)[1])
+        (tmp_path / "data" / f"{name}-{number}.json").write_text("\ufeff" + document)  # as Windows saves it
+    data = {"task": "arc", "source": "json", "files": [f"{tmp_path}/data{given}"], "arc_side": 6}
+    data |= {"train_puzzles": 3, "validation_puzzles": 0, "augmentations": 1}
+    common = ["--config", json.dumps({"data": data})]
+    assert main(["data", "source", *common, "--out", str(tmp_path / "pool")]) == 0
+    assert "; 3 tasks for training, 3 for tests" in capsys.readouterr().out
+    assert (
+        main(["data", "build", *common, "--source", str(tmp_path / "pool"), "--out", str(tmp_path / "set")])
+        == 0
+    )
+    manifest = json.loads((tmp_path / "set" / "manifest.json").read_text())
+    assert set(manifest["tasks"][3:]) == {"0-3", "1-4", "2-5"}
+    assert {Path(name).parent.name for name in manifest["source"]["test_files"]} == {"evaluation"}
+    assert main(["data", "inspect", str(tmp_path / "set")]) == 0
+    assert "source test_tasks: 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "test"),
+    [
+        ("data/evaluation/1a.json", True),
+        ("data/training/1a.json", False),
+        ("evaluation/arc-agi_training_challenges.json", False),
+        ("my evaluation/data/training/1a.json", False),
+        ("training/arc-agi_evaluation_challenges.json", True),
+        ("1a.json", False),
+    ],
+)
+def test_the_folder_says_what_a_file_is_for(name, test):
+    assert arc.is_test(name) is test
 
 
 def test_training_and_test_sets(folder):

@@ -29,6 +29,7 @@ from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 from trm.study.tasks import Sizes
 from trm.training.dataset import Dataset
 from trm.training.loop import Trainer
+from trm.training.origin import record
 from trm.training.outputs import PUZZLE, TrainedModel
 from trm.training.replayed import ReplayedStep
 from trm.training.step import AnyBatch
@@ -166,7 +167,8 @@ class BlankDataset(Dataset):
         for name, count in zip(("train", "validation", "test"), counts, strict=True):
             self._splits[name] = blank_set(config, puzzles, count)
         self.__dict__["puzzles"] = puzzles
-        self.__dict__["tasks"] = [str(task) for task in range(self.split("test").groups)]
+        tasks = [str(task) for task in range(self.split("test").groups)]
+        self.__dict__["manifest"] = {"identity": "blank", "tasks": tasks}
 
     def has(self, name: str) -> bool:
         return self.split(name).examples > 0
@@ -177,9 +179,7 @@ def blank_set(config: RunConfig, puzzles: Sizes, count: int) -> PuzzleSet:
     data, cells = config.data, np.ones((count, puzzles.seq_len), dtype=np.uint8)
     ignore = None if puzzles.ignore < 0 else puzzles.ignore
     meta = Meta(data.task, puzzles.seq_len, puzzles.vocab, puzzles.num_ids, data.augmentations)
-    meta = dataclasses.replace(
-        meta, box_rows=data.box_rows, box_cols=data.box_cols, ignore_label_id=ignore, identity="blank"
-    )
+    meta = dataclasses.replace(meta, box_rows=data.box_rows, box_cols=data.box_cols, ignore_label_id=ignore)
     blank = one_example_set(cells, cells, meta)
     if shape(data).num_puzzle_identifiers is not None:
         return blank
@@ -243,5 +243,6 @@ def evaluate(trainer: Trainer, dataset: Dataset) -> None:
     if trainer.state.puzzle_table is not None:
         shapes[f"raw.{PUZZLE}"] = (puzzles.num_ids, config.model.d_model)
     meta = puzzles._asdict() | {"precision": config.training.precision, "run": "", "fingerprint": ""}
+    meta |= {"data": record(dataset, config)}
     trained = TrainedModel(config, meta, {name: torch.zeros(shape) for name, shape in shapes.items()})
     Evaluation(trained, dataset, EVALUATION, backend).run()

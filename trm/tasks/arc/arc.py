@@ -2,8 +2,8 @@
 
 Files are challenges (`{task: {"train": [{"input", "output"}], "test": [{"input"}]}}`), solutions (`{task: [grid]}`) or
 single tasks (`{"train": [...], "test": [{"input", "output"}]}`). Tokens: colour + 2; 1 ends a grid (in the row below
-and the column to the right); 0 is padding. Tasks of files with `evaluation` in their name are test tasks; without such
-files the tasks are split at random.
+and the column to the right); 0 is padding. Tasks of files with `evaluation` in their name, or in that of their folder,
+are test tasks; without such files the tasks are split at random.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def json_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
     Raises:
         UserError: malformed input, with file, line and task, or a task without a solution.
     """
-    return task_pool(config, read_tasks(files))
+    pool = task_pool(config, read_tasks(files))
+    pool.report["test_files"] = [name for name, _ in files if is_test(name)]
+    return pool
 
 
 def generated_pool(config: DataConfig) -> Pool:
@@ -107,6 +109,7 @@ def task_pool(config: DataConfig, tasks: list[Task]) -> Pool:
         example_part=np.array(part, dtype=np.uint8),
         names=[task.name for task in tasks],
         report={"classes": int(classes.max()) + 1, "class_of": "task", "examples": len(part)}
+        | ({"training_tasks": parts.count(TRAIN), "test_tasks": parts.count(TEST)} if divided else {})
         | ({"too_large": read - len(tasks)} if read > len(tasks) else {}),
     )
 
@@ -126,7 +129,7 @@ def read_tasks(files: list[tuple[str, Path]]) -> list[Task]:
             where = f"{name} line {_line(text, key)}"
             if key in tasks:
                 raise UserError(f"{where}: task {key} is also in {tasks[key].where}: remove one")
-            tasks[key] = _task(key, where, value, "evaluation" in Path(name).name)
+            tasks[key] = _task(key, where, value, is_test(name))
     for name, text, document in solutions:
         for key, grids in document.items():
             where = f"{name} line {_line(text, key)}: task {key}"
@@ -148,9 +151,15 @@ def read_tasks(files: list[tuple[str, Path]]) -> list[Task]:
     return list(tasks.values())
 
 
+def is_test(name: str) -> bool:
+    """Whether the tasks of a file are for tests: `evaluation` or `training` in its own name, else in its folder's."""
+    words = [word for part in Path(name).parts[:-3:-1] for word in ("evaluation", "training") if word in part]
+    return words[:1] == ["evaluation"]
+
+
 def _read(name: str, path: Path) -> tuple[str, dict[str, Any]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         document = json.loads(text)
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror}") from None

@@ -76,7 +76,9 @@ class Arc(Task):
             )
 
     def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
-        grid = arc.decode(tokens)
+        side = round(len(tokens) ** 0.5)
+        row, column = divmod(int((tokens >= COLOUR).argmax()), side)  # a copy may be anywhere on the canvas
+        grid = arc.decode(np.roll(tokens.reshape(side, side), (-row, -column), (0, 1)).ravel())
         if grid is None:
             return ["(nothing)"]
         return ["".join(map(str, row)).replace("0", ".") for row in grid.tolist()]

@@ -13,6 +13,7 @@ from trm.tasks.base import Augmenter, Files, Task
 from trm.tasks.marginals import Symmetric
 from trm.tasks.maze import maze
 from trm.tasks.maze.spec import CHARACTERS, GOAL, OPEN, START
+from trm.tasks.sudoku.classes import hashes
 
 
 class MazeAugmenter(Augmenter):
@@ -43,6 +44,9 @@ class Maze(Task):
     def symmetries(self, config: DataConfig, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         cells = maze.dihedral_cells(config.maze_size)[rng.bounded(rng.draw(keys, 0), 8)]
         return np.tile(np.arange(1 + len(CHARACTERS), dtype=np.uint8), (len(keys), 1)), cells
+
+    def keys(self, config: DataConfig, questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
+        return hashes(maze.canonical_mazes(config.maze_size, questions))
 
     def symmetric(self, meta: Meta) -> Symmetric:
         cells = maze.dihedral_cells(round(meta.seq_len**0.5)).min(axis=0)

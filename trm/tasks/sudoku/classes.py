@@ -7,6 +7,7 @@ and a set of shown cells, so they are the orbits of cell sets under the automorp
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from itertools import permutations
 
 import numpy as np
@@ -58,6 +59,12 @@ def number_rows(rows: np.ndarray) -> np.ndarray:
     numbers = np.empty(len(first), dtype=np.int32)
     numbers[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
     return numbers[inverse]
+
+
+def hashes(rows: np.ndarray) -> np.ndarray:
+    """Equal numbers for equal rows, uint64 [len(rows)]."""
+    digests = b"".join(blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
+    return np.frombuffer(digests, dtype="<u8")
 
 
 def pairs(numbers: np.ndarray) -> int:

@@ -127,12 +127,16 @@ def from_text(text: str) -> np.ndarray:
     return np.array([0 if char in ".0" else SYMBOLS.index(char) + 1 for char in text], dtype=np.uint8)
 
 
+BLANKS = ".0*_- "
+"""Characters of a blank cell."""
+
+
 def symbol_values(side: int) -> np.ndarray:
     """Value of each byte in a text form, 255 if it is not a symbol of an n x n grid: uint8 [256]."""
     table = np.full(256, 255, dtype=np.uint8)
     for value, symbol in enumerate(SYMBOLS[:side], start=1):
         table[ord(symbol)] = value
-    table[ord(".")] = table[ord("0")] = 0
+    table[[ord(blank) for blank in BLANKS]] = 0
     return table
 
 

@@ -12,7 +12,8 @@ from trm.study.schema import DataConfig
 from trm.tasks.base import Augmenter, Files, Task
 from trm.tasks.marginals import Symmetric
 from trm.tasks.sudoku import pool
-from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, sudoku_maps
+from trm.tasks.sudoku.classes import class_keys, hashes
+from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, sudoku_maps
 
 
 class SudokuAugmenter(Augmenter):
@@ -50,6 +51,11 @@ class Sudoku(Task):
 
     def symmetries(self, config: DataConfig, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return sudoku_maps(Geometry(config.box_rows, config.box_cols), keys)
+
+    def keys(self, config: DataConfig, questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
+        geometry = Geometry(config.box_rows, config.box_cols)
+        solved = ~broken_rule(geometry, np.maximum(answers, 1) - 1)
+        return hashes(class_keys(geometry, np.maximum(questions[solved], 1) - 1, answers[solved] - 1)[0])
 
     def symmetric(self, meta: Meta) -> Symmetric:
         digits = tuple(range(2, meta.vocab_size))

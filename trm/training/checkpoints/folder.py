@@ -209,7 +209,11 @@ def check_same_run(folder: CheckpointFolder, loaded: Loaded, identity: dict[str,
         UserError: it does not; names the first field that differs.
     """
     saved = loaded.meta["identity"]
-    found = differences(saved | {"config": _with_new_fields(saved["config"])}, identity)
+    known = {
+        key: value for key, value in saved["dataset"].items() if value != ""
+    }  # as earlier versions wrote it
+    same = {"config": _with_new_fields(saved["config"]), "dataset": identity["dataset"] | known}
+    found = differences(saved | same, identity)
     if found:
         field, (old, new) = next(iter(found.items()))
         raise UserError(

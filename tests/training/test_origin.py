@@ -1,0 +1,169 @@
+"""A run and a data set that do not belong together are not used together, or it is said."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.training.conftest import MODEL, TRAINING
+from trm.cli import main
+from trm.study.schema import DataConfig
+from trm.tasks.build import build_dataset, build_source
+from trm.tasks.expand import expand
+from trm.training.outputs import load_weights, save_weights
+
+ARC = {"task": "arc", "source": "generate", "arc_side": 6, "augmentations": 1, "pool": 12}
+ARC |= {"train_puzzles": 8, "validation_puzzles": 0, "test_puzzles": 4}
+SUDOKU = {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_max": 8, "augmentations": 1}
+SUDOKU |= {"train_puzzles": 40, "validation_puzzles": 5, "test_puzzles": 20}
+
+
+class Place:
+    """Data sets and runs below a folder, made when first asked for."""
+
+    def __init__(self, root: Path):
+        self.root = root
+
+    def data(self, fields: dict, **changes) -> Path:
+        config = DataConfig(**(fields | changes))
+        name = "-".join([config.task, *(f"{key}{value}" for key, value in changes.items())])
+        if not (self.root / name).exists():
+            build_source(config, self.root / f"{name}-pool")
+            build_dataset(config, self.root / f"{name}-pool", self.root / name)
+        return self.root / name
+
+    def train(self, name: str, folder: Path, data: dict, **training) -> int:
+        config = {"model": MODEL, "data": data, "training": TRAINING | {"steps": 2} | training}
+        places = ["--dataset", str(folder), "--out", str(self.root / name), "--threads", "1"]
+        checkpoints = str(self.root / f"{name}-checkpoints")
+        return main(["train", "--config", json.dumps(config), *places, "--checkpoints", checkpoints])
+
+    def evaluate(self, name: str, folder: Path) -> int:
+        out = str(self.root / "evaluation.json")
+        places = ["--run", str(self.root / name), "--dataset", str(folder), "--out", out]
+        return main(["evaluate", *places, "--threads", "1"])
+
+    def results(self) -> list[dict]:
+        return json.loads((self.root / "evaluation.json").read_text())["results"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Place:
+    """Two runs, `arc` and `sudoku`, on the data sets of seed 0."""
+    found = Place(tmp_path_factory.mktemp("origin"))
+    assert found.train("arc", found.data(ARC), ARC) == 0
+    assert found.train("sudoku", found.data(SUDOKU), SUDOKU) == 0
+    return found
+
+
+def by_other_tools(folder: Path, out: Path) -> Path:
+    shutil.copytree(folder, out)
+    (out / "manifest.json").unlink()
+    return out
+
+
+def by_an_earlier_version(run: Path, out: Path) -> None:
+    trained = load_weights(run)
+    meta = {key: value for key, value in trained.meta.items() if key != "data"}
+    save_weights(out / "weights.safetensors", trained.tensors, trained.config, meta)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_identifiers_that_mean_something_else_are_refused(place, earlier, tmp_path, capsys):
+    run = "arc"
+    if earlier:
+        run = str(tmp_path / "arc")
+        by_an_earlier_version(place.root / "arc", tmp_path / "arc")
+    public = by_other_tools(place.data(ARC, seed=7), tmp_path / "public")
+    for other in (place.data(ARC, seed=7), place.data(ARC, augmentations=3), public):
+        assert place.evaluate(run, other) == 2
+        assert f"the puzzle identifiers of {other} are not those" in capsys.readouterr().err
+    expand(place.data(ARC), tmp_path / "written")
+    for own in (place.data(ARC), tmp_path / "written"):
+        assert place.evaluate(run, own) == 0
+        assert not capsys.readouterr().err
+
+
+def test_puzzles_of_another_kind_are_refused(place, capsys):
+    """Boxes of 2x3 and of 3x2 cells make grids of equal size."""
+    six = SUDOKU | {"box_cols": 3, "clues_max": 20}
+    assert place.train("six", place.data(six, clues_max=20), six) == 0
+    for boxes, what in (
+        ((2, 2), "seq_len 16, but the run was trained with 36"),
+        ((3, 2), "boxes (3, 2), but the run was trained with (2, 3)"),
+    ):
+        other = place.data(six, box_rows=boxes[0], box_cols=boxes[1], clues_max=8 if boxes[0] == 2 else 20)
+        assert place.evaluate("six", other) == 2
+        assert what in capsys.readouterr().err
+
+
+def test_identifiers_are_compared_without_a_manifest(place, tmp_path, capsys):
+    public = by_other_tools(place.data(ARC), tmp_path / "public")
+    assert place.evaluate("arc", public) == 0
+    assert not place.train(str(tmp_path / "run"), public, ARC | {"augmentations": 0})
+    assert place.evaluate(str(tmp_path / "run"), public) == 0
+    capsys.readouterr()
+    assert place.evaluate(str(tmp_path / "run"), place.data(ARC, seed=7)) == 2
+    capsys.readouterr()
+    (public / "identifiers.json").unlink()
+    assert place.evaluate(str(tmp_path / "run"), public) == 0
+    assert not capsys.readouterr().err  # the files are those that it was trained on
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seed": 7}, {"train_puzzles": 39}, {"clues_max": 7}, {"augmentations": 2}, {"test_puzzles": 9}],
+)
+def test_a_data_set_that_contradicts_the_config_is_refused(place, changes, capsys):
+    ((name, value),) = changes.items()
+    assert place.train("never", place.data(SUDOKU, **changes), SUDOKU) == 2
+    said = capsys.readouterr().err
+    assert (
+        f"has data.{name} {value}, but the run's config has {DataConfig(**SUDOKU).model_dump()[name]}" in said
+    )
+    assert not (place.root / "never" / "weights.safetensors").exists()
+
+
+def test_another_data_set_is_said_and_is_no_training_set(place, caplog):
+    """4x4 puzzles of other numbers of clues: none of them was trained on."""
+    assert place.evaluate("sudoku", place.data(SUDOKU)) == 0
+    assert not caplog.messages
+    assert {row["split"] for row in place.results()} == {"test", "train"}
+    other = place.data(SUDOKU, clues_min=9, clues_max=10)
+    assert place.evaluate("sudoku", other) == 0
+    (said,) = caplog.messages
+    assert said.startswith(
+        f"{other} is not the data set that the run was trained on, data.clues_max is 10, not 8"
+    )
+    assert {row["split"] for row in place.results()} == {"test"}
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_a_test_split_of_training_puzzles_is_refused_whatever_its_name(place, manifest, tmp_path, capsys):
+    """The other seed shows each puzzle under another symmetry; other tools' split is the training puzzles' copy."""
+    other = place.data(SUDOKU, seed=7, test_puzzles=2000)
+    if not manifest:
+        other = by_other_tools(place.data(SUDOKU), tmp_path / "anything")
+        shutil.rmtree(other / "test")
+        shutil.copytree(other / "train", other / "test")
+    assert place.evaluate("sudoku", other) == 2
+    assert "puzzles that sudoku was trained on" in capsys.readouterr().err
+
+
+def test_a_run_does_not_start_from_one_that_was_trained_on_its_test(place, capsys):
+    other = SUDOKU | {"seed": 7, "test_puzzles": 2000}
+    folder = place.data(SUDOKU, seed=7, test_puzzles=2000)
+    assert place.train("second", folder, other, init_from="sudoku") == 2
+    assert "puzzles that sudoku was trained on" in capsys.readouterr().err
+    assert place.train("second", place.data(SUDOKU), SUDOKU, init_from="sudoku") == 0
+
+
+def test_a_run_resumes_on_its_own_data_alone(place, tmp_path, capsys):
+    """Without a manifest only the files can tell two data sets apart."""
+    fields = SUDOKU | {"augmentations": 0}
+    for name, seed in (("a", 0), ("b", 7)):
+        by_other_tools(place.data(SUDOKU, seed=seed), tmp_path / name / "set")
+    assert place.train(str(tmp_path / "run"), tmp_path / "a" / "set", fields) == 0
+    assert place.train(str(tmp_path / "run"), tmp_path / "b" / "set", fields) == 2
+    assert "is of another run: dataset.identity is" in capsys.readouterr().err
