@@ -172,11 +172,9 @@ def test_a_run_on_mazes_is_no_model_of_sudoku(wrong, capsys):
     assert "has no model of Sudoku, only of maze: give --model a run on Sudoku" in capsys.readouterr().err
 
 
-def test_the_version_is_said(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_the_version_is_said(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith(f"trm {__version__}")
-    assert main(["study", "find", "exp10e"]) == 0  # outside the checkout
 
 
 def test_study_list_and_show(capsys):

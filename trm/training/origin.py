@@ -71,7 +71,7 @@ def check_run(trained: TrainedModel, dataset: Dataset) -> bool:
     """
     meta, data, own = trained.meta, trained.config.data, dataset.split("train").meta
     sizes, boxes = dataset.puzzles, (own.box_rows, own.box_cols)
-    pairs = {"seq_len": (sizes.seq_len, meta["seq_len"]), "vocab": (sizes.vocab, meta["vocab"])}
+    pairs: dict[str, Any] = {name: (getattr(sizes, name), meta[name]) for name in ("seq_len", "vocab")}
     if any(boxes):
         pairs["boxes"] = boxes, (data.box_rows, data.box_cols)
     for name, (there, here) in pairs.items():
