@@ -36,10 +36,15 @@ PLACE.repeats = lambda: may_repeat(workflow)
 CHECK = PreflightGate(PROJECT.settings, PLACE, PLAN.pod_hosts)
 INPUTS = Inputs(PROJECT, PLAN, CHECK)
 CONTROLLER = Controller(PROJECT, config, workflow)
-if workflow.is_main_process and "slurm" in ExecutorPluginRegistry().plugins:
-    from trm.pipeline.slurm_executor import use_executor
+if "slurm" in ExecutorPluginRegistry().plugins:
+    if workflow.is_main_process:
+        from trm.pipeline.slurm_executor import use_executor
 
-    use_executor(PROJECT)
+        use_executor(PROJECT)
+    else:
+        from trm.pipeline.slurm import keep_location
+
+        keep_location()
 
 if PLACE.prefix:
     try:

@@ -12,11 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import snakemake_executor_plugin_slurm_jobstep as jobstep
 
 from tests.pipeline.conftest import ROOT
 from trm.cli import main
 from trm.cli.train import _resume_later
-from trm.pipeline import slurm, slurm_executor
+from trm.errors import UserError
+from trm.pipeline import slurm, slurm_causes, slurm_contract, slurm_executor
 from trm.pipeline.slurm import job_id, minutes_left, requeue, stretch_minutes
 from trm.pipeline.slurm_executor import Executor
 
@@ -49,14 +51,13 @@ def test_a_running_job_goes_back(commands, tmp_path):
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
 
 
-@pytest.mark.parametrize("output", [slurm._output, lambda *words: slurm_executor._output(words)])
-def test_options_of_the_user_hide_no_jobs(commands, tmp_path, monkeypatch, output):
+def test_options_of_the_user_hide_no_jobs(commands, tmp_path, monkeypatch):
     monkeypatch.setenv("SQUEUE_PARTITION", "other")
     monkeypatch.setenv("SACCT_FORMAT", "nothing")
     monkeypatch.setenv("SLURM_CONF", "kept")
     (tmp_path / "squeue").write_text("#!/bin/sh\nenv\n")
     (tmp_path / "squeue").chmod(0o755)
-    seen = output("squeue")
+    seen = slurm.ask("squeue")[1]
     assert "SLURM_CONF=kept" in seen
     assert not any(name in seen for name in ("SQUEUE_", "SACCT_"))
 
@@ -190,7 +191,9 @@ class Submitting(Executor):
             **{"qos": None, "reservation": None},
         }
         self.workflow = SimpleNamespace(
-            executor_settings=SimpleNamespace(**settings), workdir_init=str(folder)
+            executor_settings=SimpleNamespace(**settings),
+            workdir_init=str(folder),
+            scheduler=SimpleNamespace(_user_kill=None),
         )
         self.study, self.slurm_logdir, self.max_array_size, self.array_jobs = "small", folder, 100, {"train"}
         self.lock, self.wait, self.next_seconds_between_status_checks = threading.Lock(), True, 1e9
@@ -222,6 +225,8 @@ class Submitting(Executor):
 @pytest.fixture
 def executor(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm_executor.plugin.Executor, "__init__", lambda *_: None)
+    monkeypatch.setattr(slurm_executor, "check_contract", lambda _: None)
+    monkeypatch.setattr(slurm_executor, "unfit", lambda _: "")
     monkeypatch.chdir(tmp_path)
     return Submitting(tmp_path)
 
@@ -248,7 +253,7 @@ def test_arrays_take_the_jobs_that_snakemake_gives(executor, monkeypatch):
 def test_an_array_that_is_refused_leaves_the_others_alone(executor, monkeypatch):
     def submit(self, jobs):
         if jobs[0].resources["nodes"] == 2:
-            raise ValueError("no account")
+            raise ValueError("nothing")
         for job in jobs:
             self._hand_over(job, "12_1")
         return ""
@@ -257,14 +262,14 @@ def test_an_array_that_is_refused_leaves_the_others_alone(executor, monkeypatch)
     executor._earlier = {}
     executor.run_array_jobs([Job("a", nodes=1), Job("b", nodes=2)])  # no two tasks of an array
     assert executor.submitted == {"a": "12_1"}
-    assert executor.failed == [("b", "sbatch failed: ValueError: no account. ")]
+    assert executor.failed == [("b", "Slurm refuses the job: ValueError: nothing. ")]
 
 
 def test_an_error_in_a_submissions_thread_ends_the_workflow(executor, commands, tmp_path):
     """Else the workflow would wait for this job for ever."""
     commands("squeue", "a line that squeue never prints")
     errors = []
-    executor.workflow.scheduler = SimpleNamespace(executor_error_callback=errors.append)
+    executor.workflow.scheduler.executor_error_callback = errors.append
     executor.run_job(Job())
     executor.run_array_jobs([Job()])
     assert [type(error) for error in errors] == [ValueError, ValueError]
@@ -274,7 +279,7 @@ def test_an_error_in_a_submissions_thread_ends_the_workflow(executor, commands, 
     "reason", ["QOSMaxSubmitJobPerUserLimit", "AssocGrpSubmitJobsLimit", "Connection timed out"]
 )
 def test_slurms_limits_and_outages_use_up_no_retry(reason):
-    assert slurm_executor._may_pass(f"sbatch: error: {reason}")
+    assert slurm_causes.may_pass(f"sbatch: error: {reason}")
 
 
 def test_a_retry_is_no_job_of_an_earlier_controller(executor, commands, tmp_path):
@@ -304,8 +309,7 @@ exit 1
 """
     )
     (tmp_path / "sbatch").chmod(0o755)
-    executor._failed_nodes, executor._fallback_account_arg, executor._partitions = set(), "", None
-    executor._fallback_partition = "gpu"
+    executor._failed_nodes, executor._partitions = set(), None
     executor.format_job_exec = lambda job: f"make {job.jobid}"
     assert "Socket timed out" in executor._submit_array([Job("a"), Job("b")])
     assert executor._find_earlier() == {"train.b": "12_2"}
@@ -399,17 +403,112 @@ def test_pauses_between_looks_grow_by_a_share(executor, first, pauses):
     assert executor.next_seconds_between_status_checks == first
 
 
-def test_the_patch_for_the_plugin_keeps_jobs_while_slurm_is_away(tmp_path):
-    upstream = ROOT / "docs" / "upstream"
+@pytest.mark.parametrize(
+    ("problem", "remedy"),
+    [
+        ("Batch job submission failed: Invalid account or account/partition combination", "SBATCH_ACCOUNT"),
+        (
+            "Batch job submission failed: Requested node configuration is not available",
+            "no node of its partition",
+        ),
+        (
+            "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, ...)",
+            "ask for less",
+        ),
+        ("Batch job submission failed: Requested time limit is invalid", "lower max_runtime"),
+        ("I/O error writing script/environment to file", None),
+    ],
+)
+def test_a_refusal_is_one_line_with_its_remedy(executor, problem, remedy):
+    info = submitted()
+    call = "sbatch --parsable " + 50 * "--option "
+    quoted = f"SLURM sbatch failed. The error message was 'sbatch: error: {problem}'.\n    sbatch call:\n  {call}\n"
+    executor._report_job_error_threadsafe(info, quoted)
+    ((_, sentence),) = executor.failed
+    assert problem.removeprefix("Batch job submission failed: ") in sentence
+    assert (remedy or "") in sentence
+    assert len(sentence) < 300
+    assert (info.job.restart_times > info.job.attempt - 1) is (remedy is None)
 
-    def said(path: Path | str) -> str:
+
+@pytest.mark.parametrize(
+    ("reason", "words", "stays"),
+    [
+        ("JobHeldAdmin", "an administrator", True),
+        ("launch failed requeued held", "scontrol release 7", True),
+        ("AssocMaxWallDurationPerJobLimit", "lower max_runtime", True),
+        ("AssocMaxGRESPerJob", "lower gpus", True),
+        ("QOSMinGRES", "slurm_partition=NAME", True),
+        ("AssocGrpGRES", "at once", False),
+        ("AssocGrpGRESRunMinutes", "at once", False),
+        ("AssocGrpCPUMinutesLimit", "computing time", False),
+        ("QOSMaxJobsPerUserLimit", "at once", False),
+        ("ReqNodeNotAvail, UnavailableNodes:n1", "sinfo -R", False),
+        ("Licenses", "scontrol show job 7", False),
+    ],
+)
+def test_a_reason_is_said_in_words(reason, words, stays):
+    sentence, needs_somebody = slurm_causes.waiting("7", reason)
+    assert f"({reason})" in sentence
+    assert words in sentence
+    assert needs_somebody is stays
+
+
+@pytest.mark.parametrize(
+    ("select", "gpus", "said"), [("linear", 1, "no --gpus"), ("linear", 0, ""), ("cons_tres", 1, "")]
+)
+def test_a_slurm_that_takes_no_gpus_is_named(commands, select, gpus, said):
+    commands("scontrol", f"SelectType              = select/{select}")
+    sentence = slurm_causes.unfit(gpus)
+    assert said in sentence
+    assert bool(sentence) is bool(said)
+
+
+def test_slurms_commands_are_needed(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="not found: start Snakemake where they are, or load them first"):
+        slurm_causes.unfit(1)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "other"),
+    [
+        (slurm_executor.plugin, "get_submit_command", lambda job, params: ""),
+        (slurm_executor.plugin.Executor, "_submit_job", None),
+        (slurm_executor.plugin.Executor, "__post_init__", lambda self, test_mode: None),
+    ],
+)
+def test_another_plugin_is_refused_in_a_sentence(monkeypatch, owner, name, other):
+    slurm_contract.check_contract(slurm_executor.plugin)
+    monkeypatch.setattr(owner, name, other)
+    with pytest.raises(UserError, match="differs: pip install 'snakemake-executor-plugin-slurm>=2.8,<2.9'"):
+        slurm_contract.check_contract(slurm_executor.plugin)
+
+
+def test_an_array_asks_for_the_memory_of_its_jobs(executor, commands, tmp_path):
+    """The plugin adds some for its long command, even if told not to; this one travels as a script."""
+    (tmp_path / "sbatch").write_text(f"#!/bin/sh\necho $* > {tmp_path}/calls\necho 12\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    executor._failed_nodes, executor._partitions = set(), None
+    executor._fallback_partition, executor.format_job_exec = "", lambda job: f"make {job.jobid}"
+    executor._earlier = {}
+    executor.run_array_jobs([Job("a", mem_mb=4000), Job("b", mem_mb=5000)])
+    assert " --mem 5000 " in (tmp_path / "calls").read_text()
+
+
+def test_the_patches_for_the_plugin_mend_its_faults(tmp_path):
+    upstream = ROOT / "docs/upstream"
+
+    def faults(path: Path | str) -> int:
         environment = os.environ | {"PYTHONPATH": str(path)}
-        command = [sys.executable, upstream / "outage.py"]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        command = [sys.executable, upstream / "slurm.py"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return len(done.stdout.splitlines())
 
-    assert said("") == "0 of 2 jobs are still watched\n"
-    source = Path(slurm_executor.plugin.__file__).parent
-    shutil.copytree(source, tmp_path / source.name)
-    patch = ["patch", "-p1", "-i", upstream / "snakemake-executor-plugin-slurm.patch"]
-    subprocess.run(patch, cwd=tmp_path, check=True, capture_output=True)
-    assert said(tmp_path) == "2 of 2 jobs are still watched\n"
+    patches = sorted(upstream.glob("slurm-*.patch"))
+    assert faults("") == len(patches) == 7
+    for source in map(Path, (slurm_executor.plugin.__file__, jobstep.__file__)):
+        shutil.copytree(source.parent, tmp_path / source.parent.name)
+    for path in patches:
+        subprocess.run(["patch", "-p1", "-i", path], cwd=tmp_path, check=True, capture_output=True)
+    assert faults(tmp_path) == 0

@@ -13,8 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
-PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "srun", "squeue", "sinfo", "scancel")
-ACCOUNTING = ("slurmdbd", "sacctmgr", "sacct", "mariadbd", "mariadb-install-db", "mariadb")
+PROGRAMS = (
+    *("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "srun", "squeue", "sinfo", "scancel"),
+    *("slurmdbd", "sacctmgr", "sacct", "mariadbd", "mariadb-install-db", "mariadb"),
+)
 NODES = ("n0", "n1")
 
 CONFIGURATION = """\
@@ -46,18 +48,20 @@ GresTypes=gpu
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmdTimeout=10
-MinJobAge={min_job_age}
-NodeName=n0 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[0]} CPUs=8 RealMemory=64000 Gres=gpu:2 State=UNKNOWN
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=8 RealMemory=64000 Gres=gpu:2 State=UNKNOWN
+MinJobAge=300
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+NodeName=DEFAULT NodeHostname={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=64000 State=UNKNOWN
+NodeName=n0 Port={ports[0]} Gres=gpu:a100:2
+NodeName=n1 Port={ports[1]} Gres=gpu:h100:2 Feature=ib
 PartitionName=gpu Nodes=n0,n1 Default=YES MaxTime=4:00:00 State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
 PartitionName=urgent Nodes=n0,n1 MaxTime=4:00:00 State=UP PriorityTier=2 PreemptMode=OFF
-"""
-RECORDS = """\
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
-AccountingStoragePort={port}
+AccountingStoragePort={records_port}
 AccountingStoragePass={folder}/munge/socket
-AccountingStorageEnforce=associations,limits
+AccountingStorageEnforce=associations,limits,qos
 AccountingStorageTRES=gres/gpu
 """
 RECORDER = """\
@@ -78,11 +82,10 @@ StorageLoc=records
 """
 
 
-def missing_program(accounting: bool = False) -> str | None:
+def missing_program() -> str | None:
     """The first program of Slurm that is not installed, or None."""
     path = f"{os.environ.get('PATH', '')}:{SBIN}"
-    wanted = PROGRAMS + ACCOUNTING * accounting
-    return next((name for name in wanted if shutil.which(name, path=path) is None), None)
+    return next((name for name in PROGRAMS if shutil.which(name, path=path) is None), None)
 
 
 def free_ports(count: int) -> list[int]:
@@ -97,17 +100,14 @@ def free_ports(count: int) -> list[int]:
 class Cluster:
     """Two nodes of 8 CPUs, 64 GB and 2 (fake) GPUs each; partitions `gpu` and `urgent`, which preempts `gpu`.
 
-    Args:
-        folder: an empty folder.
-        accounting: keep records with slurmdbd and MariaDB.
-        min_job_age: seconds after which an ended job leaves the queue.
+    slurmdbd and MariaDB keep records. `folder`: an empty one.
     """
 
-    def __init__(self, folder: Path, accounting: bool = False, min_job_age: int = 300):
-        self.folder, self.accounting = folder, accounting
+    def __init__(self, folder: Path):
+        self.folder = folder
         self._host = socket.gethostname().partition(".")[0]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        for name in ("munge", "state", "spool/n0", "spool/n1", "bin"):
+        for name in ("munge", "state", "spool/n0", "spool/n1"):
             (folder / name).mkdir(parents=True)
         (folder / "munge").chmod(0o700)
         key = folder / "munge/key"
@@ -121,20 +121,16 @@ class Cluster:
             user=self.user,
             folder=folder,
             controller_port=controller_port,
+            records_port=self._port,
             ports=ports,
-            min_job_age=min_job_age,
         )
-        self.configuration.write_text(text + RECORDS.format(port=self._port, folder=folder) * accounting)
-        (folder / "gres.conf").write_text("NodeName=n[0-1] Name=gpu File=/dev/null,/dev/zero\n")
-        # Snakemake's job step removes SLURM_CONF from srun's environment; a real cluster has /etc/slurm.
-        srun = folder / "bin/srun"
-        path = shutil.which("srun")
-        srun.write_text(f'#!/bin/sh\nSLURM_CONF={self.configuration} exec {path} "$@"\n')
-        srun.chmod(0o755)
+        self.configuration.write_text(text)
+        gpus = "NodeName=n{} Name=gpu Type={} File=/dev/null,/dev/zero\n"
+        (folder / "gres.conf").write_text(gpus.format(0, "a100") + gpus.format(1, "h100"))
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))},
             "SLURM_CONF": str(self.configuration),
-            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}:{SBIN}",
+            "PATH": f"{os.environ['PATH']}:{SBIN}",
         }
 
     def start(self) -> None:
@@ -143,8 +139,7 @@ class Cluster:
         options = [f"--{name}-file={munge / name}" for name in ("key", "pid", "log", "seed")]
         self._start("munged", "--foreground", "--force", f"--socket={munge / 'socket'}", *options)
         self.wait(lambda: (munge / "socket").exists(), "munged did not start")
-        if self.accounting:
-            self._start_records()
+        self._start_records()
         self.start_controller()
         for node in NODES:
             self.start_node(node)
@@ -153,6 +148,30 @@ class Cluster:
     def start_node(self, node: str) -> None:
         """Start a node's slurmd."""
         self._start("slurmd", "-D", "-N", node, "-f", str(self.configuration), key=node)
+
+    @contextmanager
+    def configured(self, line: str) -> Iterator[None]:
+        """Another line of slurm.conf meanwhile."""
+        text = self.configuration.read_text()
+        self._configure(f"{text}{line}\n")
+        try:
+            yield
+        finally:
+            self._configure(text)
+
+    def _configure(self, text: str) -> None:
+        self.configuration.write_text(text)
+        self.run("scontrol", "reconfigure")
+
+    @contextmanager
+    def limited(self, limit: str) -> Iterator[None]:
+        """A limit for this user meanwhile, such as `MaxSubmitJobs=1`."""
+        words = ("sacctmgr", "-i", "modify", "user", self.user, "set")
+        self.run(*words, limit)
+        try:
+            yield
+        finally:
+            self.run(*words, f"{limit.rpartition('=')[0]}=-1")
 
     def kill_node(self, node: str) -> None:
         """Kill a node's slurmd and all of its jobs' processes, as a power failure does."""

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 
@@ -28,20 +28,10 @@ if "train" in sys.orig_argv:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory) -> Iterator[Cluster]:
-    """A Slurm cluster without accounting, started once."""
-    yield from _running(tmp_path_factory.mktemp("slurm"), accounting=False)
-
-
-@pytest.fixture(scope="session")
-def recorded_cluster(tmp_path_factory) -> Iterator[Cluster]:
-    """A Slurm cluster with accounting, whose queue forgets ended jobs soon."""
-    yield from _running(tmp_path_factory.mktemp("recorded"), accounting=True, min_job_age=2)
-
-
-def _running(folder: Path, **options: int) -> Iterator[Cluster]:
-    if missing := missing_program(bool(options["accounting"])):
+    """A Slurm cluster, started once."""
+    if missing := missing_program():
         pytest.skip(f"{missing} is not installed: .ci/packages")
-    cluster = Cluster(folder, **options)
+    cluster = Cluster(tmp_path_factory.mktemp("slurm"))
     try:
         cluster.start()
         yield cluster
@@ -90,12 +80,12 @@ class Study:
         (self.folder / "slow/sitecustomize.py").write_text(SLOW_WRITES)
         self.environment["PYTHONPATH"] = str(self.folder / "slow")
 
-    def start(self, *words: str) -> subprocess.Popen:
-        """Start Snakemake with the Slurm profile in the background."""
+    def start(self, *words: str, before: Sequence[str] = ()) -> subprocess.Popen:
+        """Start Snakemake with the Slurm profile in the background, by a command `before` it."""
         often = ("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "5")
         with (self.folder / "snakemake.txt").open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm", *often, *words],
+                [*before, sys.executable, "-m", "snakemake", "--profile", "profiles/slurm", *often, *words],
                 cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -105,9 +95,9 @@ class Study:
         self._started.append(process)
         return process
 
-    def run(self, *words: str) -> str:
+    def run(self, *words: str, before: Sequence[str] = ()) -> str:
         """Run Snakemake to its end and return its output."""
-        process = self.start(*words)
+        process = self.start(*words, before=before)
         assert process.wait(timeout=PATIENCE) == 0, self.output
         return self.output
 
@@ -168,12 +158,6 @@ class Study:
 def new_study(cluster, data, tmp_path) -> Iterator[Callable[..., Study]]:
     """A function that makes a study: `new_study(steps=40, seeds=2)`."""
     yield from studies(cluster, data, tmp_path)
-
-
-@pytest.fixture
-def recorded_study(recorded_cluster, data, tmp_path) -> Iterator[Callable[..., Study]]:
-    """The same on the cluster with accounting."""
-    yield from studies(recorded_cluster, data, tmp_path)
 
 
 def studies(cluster: Cluster, data: Path, folder: Path) -> Iterator[Callable[..., Study]]:

@@ -28,14 +28,54 @@ def test_a_killed_controllers_jobs_are_taken_over_and_cancelled_for_good(new_stu
     assert len(stopped_steps(study)) == 2
 
 
-def test_a_job_that_never_starts_is_named_and_ends_with_its_controller(new_study):
+def test_what_keeps_a_job_from_starting_is_said(new_study):
     study = new_study(steps=LONG)
-    process = study.start("--until", "train", "--set-resources", "train:runtime=300")
-    study.wait(lambda: "(PartitionTimeLimit): change it" in study.output, "the notice")
-    process.send_signal(signal.SIGINT)
-    study.wait(lambda: process.poll() == 1, "the end of the study")
+    cluster, few = study.cluster, ("--config", "lost_minutes=0.02")
+    process = study.start("--until", "train", "--set-resources", "train:runtime=300", *few)
+    study.wait(lambda: "(PartitionTimeLimit): it asks for more than one job may have" in study.output, "it")
     (job,) = study.jobs()
-    assert study.cluster.show(job)["JobState"] == "CANCELLED"
+    cluster.run("scontrol", "hold", job)
+    cluster.run("scontrol", "update", f"jobid={job}", "timelimit=10")
+    study.wait(
+        lambda: f"(JobHeldUser): it is held: release it (`scontrol release {job}`)" in study.output, "it"
+    )
+    with cluster.limited("GrpTRESMins=cpu=1"):
+        cluster.run("scontrol", "release", job)
+        study.wait(
+            lambda: "(AssocGrpCPUMinutesLimit): the computing time of its account" in study.output, "it"
+        )
+        process.send_signal(signal.SIGINT)
+        study.wait(lambda: process.poll() == 1, "the end of the study")
+    assert cluster.show(job)["JobState"] == "CANCELLED"
+
+
+def test_jobs_that_wait_to_be_submitted_end_with_sigterm(new_study):
+    study = new_study(steps=LONG)
+    with study.cluster.limited("MaxSubmitJobs=0"):
+        process = study.start("--until", "train")
+        study.wait(lambda: "Slurm takes no more jobs for now (AssocMaxSubmitJobLimit" in study.output, "it")
+        process.terminate()
+        study.wait(lambda: process.poll() == 1, "the end of the study")
+    assert "not submitted: the workflow ends" in study.output
+
+
+def test_without_slurm_nothing_starts(new_study):
+    study = new_study(steps=LONG)
+    del study.environment["SLURM_CONF"]
+    process = study.start("--until", "train")
+    study.wait(lambda: process.poll() == 1, "the end of the study")
+    sentence = "Error: Slurm does not answer: scontrol: fatal: Could not establish a configuration source\n"
+    assert sentence in study.output
+
+
+def test_what_slurm_refuses_for_good_is_not_tried_again(new_study):
+    study = new_study(steps=LONG)
+    with study.cluster.configured("EnforcePartLimits=ALL"):
+        process = study.start("--until", "train", "--set-resources", "train:runtime=300")
+        study.wait(lambda: process.poll() == 1, "the end of the study")
+    (line,) = [line for line in study.output.splitlines() if "Slurm refuses" in line]
+    assert "Requested time limit is invalid (missing or exceeds some limit): lower max_runtime" in line
+    assert "Trying to restart" not in study.output
 
 
 def test_a_job_that_slurm_has_lost_is_submitted_again(new_study):
@@ -48,13 +88,14 @@ def test_a_job_that_slurm_has_lost_is_submitted_again(new_study):
     study.wait(lambda: "resumed from" in study.log(), "the next start")
 
 
-def test_accounting_knows_jobs_that_have_left_the_queue(recorded_study):
+def test_accounting_knows_jobs_that_have_left_the_queue(new_study):
     """An array of two, of which the limit lets in one at a time, and an outage."""
-    study = recorded_study(steps=800, seeds=2)
-    study.cluster.run("sacctmgr", "-i", "modify", "user", study.cluster.user, "set", "MaxSubmitJobs=1")
-    process = study.start("--until", "train", "--retries", "0", "--slurm-array-jobs", "train")
-    study.wait(lambda: "step 20/" in study.log(), "training")
-    assert "Slurm takes no more jobs for now" in study.output
-    outage(study)
-    study.wait(lambda: process.poll() == 0, "the end of the study")
+    study = new_study(steps=800, seeds=2)
+    cluster = study.cluster
+    with cluster.limited("MaxSubmitJobs=1"), cluster.configured("MinJobAge=2"):
+        process = study.start("--until", "train", "--retries", "0", "--slurm-array-jobs", "train")
+        study.wait(lambda: "step 20/" in study.log(), "training")
+        assert "Slurm takes no more jobs for now" in study.output
+        outage(study)
+        study.wait(lambda: process.poll() == 0, "the end of the study")
     assert [run["resumes"] for run in study.trained()] == [0, 0]

@@ -1,6 +1,7 @@
 """The Slurm profile on a real Slurm: requested resources, several workers and nodes, groups."""
 
 import csv
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,11 +11,15 @@ from tests.slurm.conftest import Study, studies
 
 @pytest.fixture(scope="module")
 def documented(cluster, data, tmp_path_factory) -> Iterator[Study]:
-    """A study of one run, after the documented command."""
+    """A study of one run, after the documented command, which is a job itself."""
     making = studies(cluster, data, tmp_path_factory.mktemp("documented"))
     study = next(making)(steps=20)
-    study.environment |= {"SBATCH_PARTITION": "urgent"}
-    study.run("--until", "evaluate")
+    study.environment |= {"SBATCH_ACCOUNT": "lab", "SBATCH_PARTITION": "urgent"}
+    asked = [
+        f"{rule}:{word}" for rule in ("train", "evaluate") for word in ("gpu_model=h100", "constraint=ib")
+    ]
+    job = ("srun", "--ntasks=1", "--mem=4G", "--time=60", "--account=lab")
+    study.run("--until", "evaluate", "--set-resources", *asked, "train:qos=normal", before=job)
     yield study
     next(making, None)
 
@@ -35,7 +40,9 @@ def losses(study: Study) -> list[float]:
 def test_the_documented_command_requests_what_the_run_needs(documented):
     (training,), (evaluation,) = jobs_of(documented, "train"), jobs_of(documented, "evaluate")
     assert training["Partition"] == evaluation["Partition"] == "urgent"
-    assert training["TresPerJob"] == evaluation["TresPerJob"] == "gres:gpu:1"
+    assert training["TresPerJob"] == evaluation["TresPerJob"] == "gres:gpu:h100:1"
+    assert training["Features"] == evaluation["Features"] == "ib"
+    assert (training["Account"], training["QOS"]) == ("lab", "normal")
     assert training["TimeLimit"] == "00:15:00"
     assert training["NumNodes"] == "1"
     assert training["Requeue"] == "1"
@@ -43,6 +50,7 @@ def test_the_documented_command_requests_what_the_run_needs(documented):
     assert 4000 <= int(training["MinMemoryNode"].rstrip("M")) < 4100
     assert [run["outcome"] for run in documented.trained()] == ["finished"]
     assert list(documented.folder.glob("results/runs/*/evaluation-*.json"))
+    assert not re.search(r"(?i)guess|not recommended|unable", documented.output)
 
 
 def test_a_run_over_two_nodes_is_that_of_one(documented, new_study):
@@ -73,3 +81,13 @@ def test_a_group_trains_its_runs_one_after_another_on_the_gpus_of_one(new_study)
     assert job["TimeLimit"] == "01:20:00"  # of twice 15 minutes of training and an hour of evaluation
     assert [run["workers"] for run in study.trained()] == [2, 2]
     assert len(list(study.folder.glob("results/runs/*/evaluation-*.json"))) == 2
+
+
+def test_a_job_that_runs_out_of_memory_gets_more_once(new_study):
+    study = new_study(steps=20)
+    process = study.start("--until", "train", "--retries", "3", "--set-resources", "train:mem_mb=100")
+    study.wait(lambda: process.poll() == 1, "the end of the study")
+    assert "ran out of its 100 MB of memory: its next attempt gets 200 MB" in study.output
+    advice = "ran out of its 200 MB of memory: give it more (--set-resources train:mem_mb=400)"
+    assert advice in study.output
+    assert len(study.jobs()) == 2

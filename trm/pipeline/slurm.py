@@ -8,6 +8,8 @@ import re
 import subprocess
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 MARGIN_MINUTES = 5.0
 """Between the end of a run's stretch and the end of its job: time for the start of the job and for a checkpoint."""
@@ -21,6 +23,24 @@ PAUSE = 5.0
 """Seconds between two attempts to reach it."""
 RUNS = ("RUNNING", "SIGNALING")
 """squeue's states of a job that runs; the second while a signal, such as a preemption's, is on its way to a node."""
+
+LOCATION = ("SLURM_CONF", "SLURM_CONF_SERVER")
+"""Variables by which a site tells Slurm's commands where Slurm is."""
+
+
+def location() -> dict[str, str]:
+    """The variables that say where Slurm is."""
+    return {name: os.environ[name] for name in LOCATION if name in os.environ}
+
+
+def keep_location() -> None:
+    """Have the plugin's job step leave `LOCATION` to srun: it removes them with all of Slurm's variables."""
+    import snakemake_executor_plugin_slurm_jobstep as jobstep
+
+    def start(call: str, *, env: dict[str, str], **options: Any) -> Any:
+        return subprocess.Popen(call, env=env | location(), **options)
+
+    jobstep.subprocess = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE)
 
 
 def stretch_minutes(limit: float) -> float:
@@ -42,7 +62,7 @@ def minutes_left() -> float | None:
     if not (job := job_id()):
         return None
     left = re.fullmatch(
-        r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", _output("squeue", "-h", "--jobs", job, "-o", "%L")
+        r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", ask("squeue", "-h", "--jobs", job, "-o", "%L")[1]
     )
     if left is None:
         return None
@@ -67,9 +87,9 @@ def requeue(say: Callable[[str], object]) -> None:
 
 
 def _answer(*words: str) -> str:
-    """`_output`, repeated as long as Slurm does not answer and the job may have time left."""
+    """What a command prints or why it failed. It is repeated while Slurm does not answer and the job may have time."""
     end = time.monotonic() + 60 * (MARGIN_MINUTES - 1)
-    while AWAY.search(text := _output(*words)) and time.monotonic() < end:
+    while AWAY.search(text := ask(*words)[1]) and time.monotonic() < end:
         time.sleep(PAUSE)
     return text
 
@@ -79,12 +99,14 @@ def query_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("SQUEUE_", "SACCT_"))}
 
 
-def _output(*words: str) -> str:
-    """What a command prints, or why it failed."""
+def ask(*words: str) -> tuple[bool, str]:
+    """Whether a command succeeded, and what it prints or why it failed."""
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=60, check=False, env=query_environment()
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return (done.stdout or done.stderr).strip()
+        return False, str(error)
+    if done.returncode:
+        return False, (done.stderr or done.stdout).strip()
+    return True, done.stdout.strip()

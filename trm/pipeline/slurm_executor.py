@@ -11,58 +11,45 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import subprocess
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import snakemake_executor_plugin_slurm as plugin
-from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_common.exceptions import ApiError, WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
+from trm.errors import UserError
 from trm.io import write_json
 from trm.pipeline.project import Project
-from trm.pipeline.slurm import AWAY, query_environment
+from trm.pipeline.slurm import ask, location
+from trm.pipeline.slurm_causes import FULL, ORDINARY, may_pass, refusal, said, starved, unfit, waiting
+from trm.pipeline.slurm_contract import check_contract
+from trm.pipeline.slurm_jobs import alike, digest, give_up, made, modified, name_of, set_resource
 
 FAILED = ("BOOT_FAIL", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 RETURNING = ("NODE_FAIL", "PREEMPTED")  # Slurm may put such a job back into the queue
 ENDED = ("COMPLETED", "CANCELLED", *FAILED, *RETURNING)
 """In all other states, such as SIGNALING, Slurm still has the job."""
-FULL = re.compile(r"(Max|Grp)SubmitJob")
-STUCK = re.compile(
-    r"held|PerJob|MaxMemPerLimit|Partition(Time|Node)Limit|BadConstraints|Invalid|NotAllowed|NeverSatisfied",
-    re.I,
-)
-"""Reasons for which a pending job will not start until somebody intervenes."""
 ARRAYS = Path(".snakemake/slurm_arrays")
 """One file for each job array, with the outputs of each task. The array's name ends with the name of the file."""
-CLOCK_SKEW = 60.0
 LONGER, LONGEST = 1.25, 120.0
 """The pause between polls grows by this factor up to this many seconds, until a job starts or ends: the end of a job
 may go unnoticed for that long."""
-UNLIKE = ("runtime", "mem_mb", "mem_mib", "disk_mb", "disk_mib")
-"""Resources in which the tasks of an array may differ."""
-
-
-def name_of(job: Any) -> str:
-    """Identity of a job's outputs, the same in every controller: rule and wildcards, or a group and a digest of its
-    files."""
-    if job.is_group():
-        return f"{job.name}.{_digest(sorted(map(str, job.output)))}"
-    return ".".join((job.name, *map(str, job.wildcards or ()))).replace("/", "_")
 
 
 def use_executor(project: Project) -> None:
     """Have `--executor slurm` use this executor for a study, whose name is the first part of every job's name."""
     settings = project.settings
     Executor.study, Executor.max_minutes = project.study.name, settings.max_runtime
-    Executor.lost_minutes = settings.lost_minutes
+    Executor.lost_minutes, Executor.gpus = settings.lost_minutes, settings.gpus
     ExecutorPluginRegistry().plugins["slurm"].executor = Executor
 
 
@@ -72,6 +59,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     study = ""
     max_minutes = 0
     lost_minutes = 10.0
+    gpus = 1
     logger: Any
     next_seconds_between_status_checks: float
 
@@ -83,7 +71,18 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self._earlier_lock = threading.Lock()
         self._away_since: float | None = None
         self._said: set[str] = set()
+        self._pending: dict[tuple[str, str], float] = {}
+        self._memory: dict[str, int] = {}
+        _leave_job()
+        try:
+            check_contract(plugin)
+            problem = unfit(self.gpus)
+        except UserError as error:
+            raise ApiError(str(error)) from None  # printed without a place in the code
         super().__init__(workflow, logger)
+        self._fallback_partition = ""  # sbatch knows its default; the plugin would ask
+        if problem:
+            logger.warning(problem)
 
     # submission, in threads of their own
 
@@ -105,17 +104,18 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 arrays.setdefault(job.rule.name, []).append(job)
             else:
                 self._submit_job(job)
-        for alike in arrays.values():
-            if len(alike) > 1:
-                self._submit_array_jobs(alike)
+        for tasks in arrays.values():
+            if len(tasks) > 1:
+                self._submit_array_jobs(tasks)
             else:
-                self._submit_job(alike[0])
+                self._submit_job(tasks[0])
 
     def run_job(self, job: Any) -> None:
         """Submit a job, or take over that of an earlier controller. Waits while Slurm takes no jobs."""
         with self._watched():
             if job.is_group() and self.max_minutes:
-                job._resources["runtime"] = min(job.resources["runtime"], self.max_minutes)
+                set_resource(job, "runtime", min(job.resources["runtime"], self.max_minutes))
+            self._enlarge(job)
             self._submission.name = f"{self.study}.{name_of(job)}"
             while not self._adopt(job):
                 self._submission.refused = ""
@@ -137,11 +137,23 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         except Exception as error:
             self.workflow.scheduler.executor_error_callback(error)
 
+    def get_account_arg(self, job: Any) -> Iterator[str]:
+        """The option for a job's account. The plugin would ask about it and guess; sbatch knows its default."""
+        account = job.resources.get("slurm_account")
+        yield f" -A {shlex.quote(str(account))}" if account else ""
+
+    def _enlarge(self, job: Any) -> None:
+        """Give a job that ran out of memory more."""
+        if memory := self._memory.get(name_of(job)):
+            set_resource(job, "mem_mb", memory)
+
     def _run_arrays(self, jobs: list[Any]) -> None:
         """Submit arrays; one that exceeds the limit on jobs is halved."""
         size = self.max_array_size
+        for job in jobs:
+            self._enlarge(job)
         arrays = deque(
-            alike[first : first + size] for alike in _alike(jobs) for first in range(0, len(alike), size)
+            group[first : first + size] for group in alike(jobs) for first in range(0, len(group), size)
         )
         while arrays:
             if not (tasks := [job for job in arrays.popleft() if not self._adopt(job)]):
@@ -156,13 +168,12 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             if FULL.search(problem) and len(tasks) > 1:
                 half = len(tasks) // 2
                 arrays.extendleft((tasks[half:], tasks[:half]))
-            elif _may_pass(problem):
+            elif may_pass(problem):
                 self._wait_for_slurm(problem)
                 arrays.appendleft(tasks)
             else:
                 for job in tasks:
-                    sentence = f"sbatch failed: {_last_line(problem)}. "
-                    super()._report_job_error_threadsafe(SubmittedJobInfo(job), sentence)
+                    self._report_job_error_threadsafe(SubmittedJobInfo(job), problem)
 
     def _submit_array(self, jobs: list[Any]) -> str:
         """Submit one array; returns a problem or an empty text. In the plugin's own arrays all tasks check the outputs
@@ -172,11 +183,11 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         logs.mkdir(parents=True, exist_ok=True)
         plugin.validate_slurm_extra(first)
         names = [name_of(job) for job in jobs]
-        digest = _digest(names)
+        array = digest(names)
         ARRAYS.mkdir(parents=True, exist_ok=True)
-        write_json(ARRAYS / f"{digest}.json", names)
+        write_json(ARRAYS / f"{array}.json", names)
         parameters = {
-            "run_uuid": f"{self.study}.{first.name}.{digest}",
+            "run_uuid": f"{self.study}.{first.name}.{array}",
             "slurm_logfile": logs / "%A_%a.log",
             "comment_str": f"rule_{first.name}",
             "account": next(self.get_account_arg(first)),
@@ -206,10 +217,13 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self._report_job_submission_threadsafe(info)
 
     def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
-        if _may_pass(msg):
+        if may_pass(msg):
             self._submission.refused = msg
-        else:
-            super()._report_job_error_threadsafe(job_info, msg)
+            return
+        sentence, final = refusal(msg)
+        if final:
+            give_up(job_info.job)
+        super()._report_job_error_threadsafe(job_info, sentence)
 
     def _report_job_submission_threadsafe(self, job_info: Any) -> None:
         job_info.aux.setdefault("since", time.time())
@@ -219,12 +233,18 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         super()._report_job_submission_threadsafe(job_info)
 
     def _wait_for_slurm(self, problem: str) -> None:
-        self._once(f"Slurm takes no more jobs for now ({_last_line(problem)}): waiting")
+        self._once(f"Slurm takes no more jobs for now ({said(problem)}): waiting")
         self._pause()
         self._earlier = None  # an answer may have been lost: the job may be in the queue
 
     def _pause(self) -> None:
-        self._closing.wait(self.workflow.executor_settings.init_seconds_before_status_checks)
+        end = time.monotonic() + self.workflow.executor_settings.init_seconds_before_status_checks
+        while not self._ends() and (left := end - time.monotonic()) > 0:
+            self._closing.wait(min(left, 1))
+
+    def _ends(self) -> bool:
+        """Whether no job is to be submitted any more. After SIGTERM Snakemake waits for its jobs, these included."""
+        return self._closing.is_set() or bool(self.workflow.scheduler._user_kill)
 
     # the end
 
@@ -261,7 +281,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     def _adopt(self, job: Any) -> bool:
         """Take over a live job of the same name and folder; True also if there is nothing to submit any more."""
         name, fresh = name_of(job), False
-        while not self._closing.is_set():
+        while not self._ends():
             with self._earlier_lock:
                 # a job may have ended since the queue was read; a retry's first job may live though sbatch failed
                 if self._earlier is None or (not fresh and (job.attempt > 1 or name in self._earlier)):
@@ -275,6 +295,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                     return bool(number)
             self._once("Slurm does not answer: jobs wait to be submitted")
             self._pause()
+        give_up(job)
         super()._report_job_error_threadsafe(SubmittedJobInfo(job), "not submitted: the workflow ends. ")
         return True
 
@@ -354,11 +375,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             self._said.discard(away)
         states = _table(text)
         for job, reason in re.findall(r"^(\S+?)\|PENDING\|(.*)$", text, re.M):
-            if job in jobs and STUCK.search(reason):
-                self._once(
-                    f"Slurm does not start job {job} ({reason}): change it (`scontrol update`), "
-                    "release it (`scontrol release`) or cancel it (`scancel`)"
-                )
+            if job in jobs and reason not in ORDINARY:
+                self._explain(job, reason)
         if missing := [job for job in jobs if job not in states]:
             records = ["sacct", "-X", "--noheader", "--parsable2", "--format=JobID,State", *clusters]
             text = await asyncio.to_thread(_output, [*records, "--jobs", ",".join(missing)])
@@ -366,6 +384,13 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             known = _table(text or "")
             states |= {job: known[job] for job in missing if known.get(job) in ENDED}
         return states
+
+    def _explain(self, job: str, reason: str) -> None:
+        """Say once why a job does not start: soon if somebody must intervene, else after `lost_minutes`."""
+        sentence, stays = waiting(job, reason)
+        since = self._pending.setdefault((job, reason), time.time())
+        if stays or time.time() - since > 60 * self.lost_minutes:
+            self._once(sentence, reason if not stays else "")
 
     def _away_too_long(self) -> bool:
         return self._away_since is not None and time.time() - self._away_since > 60 * self.lost_minutes
@@ -376,8 +401,10 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if state == "COMPLETED":
             return ""
         if state == "CANCELLED":
-            info.job.attempt = info.job.restart_times + 1  # no retry: somebody has cancelled it
+            give_up(info.job)
             return f"Slurm job {number} was cancelled. Repeat the command to resume it"
+        if state in FAILED and starved(state, Path(info.aux["slurm_logfile"])):
+            return self._starved(info)
         if state in FAILED:
             more = ": give it more time (max_runtime)" if state == "TIMEOUT" else ""
             return f"Slurm job {number} ended as {state}{more}"
@@ -387,58 +414,40 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             return f"Slurm job {number} ended as {state} and was not put back into the queue"
         if state or not (answered or self._away_too_long()):
             return None
-        if _made(info):
+        if made(info):
             return ""
         if answered and self._silent_minutes(info) > self.lost_minutes:
             return f"Slurm does not know job {number}, and its log says nothing for {self.lost_minutes:g} minutes"
         return None
 
+    def _starved(self, info: Any) -> str:
+        """How a job ran out of memory. It gets another attempt with twice as much, and no third one."""
+        job, name = info.job, name_of(info.job)
+        memory = job.resources.get("mem_mb")
+        sentence = f"Slurm job {info.external_jobid} ran out of its {memory} MB of memory"
+        if name in self._memory or job.attempt > job.restart_times:
+            give_up(job)
+            rule = "RULE" if job.is_group() else job.name
+            return f"{sentence}: give it more (--set-resources {rule}:mem_mb={2 * memory})"
+        self._memory[name] = 2 * memory
+        return f"{sentence}: its next attempt gets {2 * memory} MB"
+
     def _silent_minutes(self, info: Any) -> float:
         """Minutes since the job wrote to its log, or since Slurm was first seen not to run it."""
         times: list[float] = [info.aux.setdefault("unknown", time.time())]
-        times += [t for path in info.job.log or () if (t := _modified(path)) is not None]
+        times += [t for path in info.job.log or () if (t := modified(path)) is not None]
         return (time.time() - max(times)) / 60
 
-    def _once(self, sentence: str) -> None:
-        if sentence not in self._said:
-            self._said.add(sentence)
+    def _once(self, sentence: str, about: str = "") -> None:
+        if (about or sentence) not in self._said:
+            self._said.add(about or sentence)
             self.logger.warning(sentence)
 
 
-def _may_pass(problem: str) -> bool:
-    return bool(FULL.search(problem) or AWAY.search(problem))
-
-
-def _alike(jobs: list[Any]) -> list[list[Any]]:
-    """Jobs by what they ask for. The plugin takes an array's request from its first job: that gets the most time and
-    memory of all."""
-    found: dict[tuple[Any, ...], list[Any]] = {}
-    for job in jobs:
-        asked = {name: str(value) for name, value in job.resources.items() if name not in UNLIKE}
-        found.setdefault((job.threads, *sorted(asked.items())), []).append(job)
-    for group in found.values():
-        for name in ("runtime", "mem_mb"):
-            if values := [job.resources.get(name) for job in group if job.resources.get(name)]:
-                setattr(group[0].resources, name, max(values))
-    return list(found.values())
-
-
-def _made(info: Any) -> bool:
-    """Whether all outputs of a job were written since it was submitted."""
-    times = [_modified(path) for path in info.job.output]
-    since = float(info.aux.get("since", 0.0)) - CLOCK_SKEW
-    return bool(times) and all(written is not None and written >= since for written in times)
-
-
-def _modified(path: object) -> float | None:
-    try:
-        return os.path.getmtime(str(path))
-    except OSError:
-        return None
-
-
-def _digest(names: Iterable[str]) -> str:
-    return sha256(" ".join(names).encode()).hexdigest()[:8]
+def _leave_job() -> None:
+    """Forget the job in which Snakemake itself runs. The plugin would forget where Slurm is, too."""
+    for name in [name for name in os.environ if name.startswith("SLURM_") and name not in location()]:
+        del os.environ[name]
 
 
 def _table(text: str) -> dict[str, str]:
@@ -449,15 +458,5 @@ def _table(text: str) -> dict[str, str]:
 
 def _output(words: Iterable[str]) -> str | None:
     """What a command prints; None if it fails."""
-    try:
-        done = subprocess.run(
-            [*words], capture_output=True, text=True, timeout=60, check=False, env=query_environment()
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return None if done.returncode else done.stdout
-
-
-def _last_line(text: str) -> str:
-    found = re.findall(r"sbatch: error: ([^'\n]*)", text)
-    return str(found[-1]) if found else text.strip().splitlines()[0]
+    succeeded, text = ask(*words)
+    return text if succeeded else None

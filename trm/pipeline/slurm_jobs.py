@@ -1,0 +1,62 @@
+"""Snakemake's jobs as the Slurm executor sees them: names, requests, outputs."""
+
+import os
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any
+
+CLOCK_SKEW = 60.0
+UNLIKE = ("runtime", "mem_mb", "mem_mib", "disk_mb", "disk_mib")
+"""Resources in which the tasks of an array may differ."""
+
+
+def name_of(job: Any) -> str:
+    """Identity of a job's outputs, the same in every controller: rule and wildcards, or a group and a digest of its
+    files."""
+    if job.is_group():
+        return f"{job.name}.{digest(sorted(map(str, job.output)))}"
+    return ".".join((job.name, *map(str, job.wildcards or ()))).replace("/", "_")
+
+
+def give_up(job: Any) -> None:
+    """Have Snakemake not try a job again."""
+    job.attempt = job.restart_times + 1
+
+
+def set_resource(job: Any, resource: str, value: int) -> None:
+    if job.is_group():
+        job._resources[resource] = value
+    else:
+        setattr(job.resources, resource, value)
+
+
+def alike(jobs: list[Any]) -> list[list[Any]]:
+    """Jobs by what they ask for. All get the most time and memory that one of them asks for."""
+    found: dict[tuple[Any, ...], list[Any]] = {}
+    for job in jobs:
+        asked = {name: str(value) for name, value in job.resources.items() if name not in UNLIKE}
+        found.setdefault((job.threads, *sorted(asked.items())), []).append(job)
+    for group in found.values():
+        for name in ("runtime", "mem_mb"):
+            if values := [job.resources.get(name) for job in group if job.resources.get(name)]:
+                for job in group:
+                    set_resource(job, name, max(values))
+    return list(found.values())
+
+
+def made(info: Any) -> bool:
+    """Whether all outputs of a job were written since it was submitted."""
+    times = [modified(path) for path in info.job.output]
+    since = float(info.aux.get("since", 0.0)) - CLOCK_SKEW
+    return bool(times) and all(written is not None and written >= since for written in times)
+
+
+def modified(path: object) -> float | None:
+    try:
+        return os.path.getmtime(str(path))
+    except OSError:
+        return None
+
+
+def digest(names: Iterable[str]) -> str:
+    return sha256(" ".join(names).encode()).hexdigest()[:8]
