@@ -52,9 +52,9 @@ MinJobAge=300
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
-NodeName=DEFAULT NodeHostname={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=64000 State=UNKNOWN
-NodeName=n0 Port={ports[0]} Gres=gpu:a100:2
-NodeName=n1 Port={ports[1]} Gres=gpu:h100:2 Feature=ib
+NodeName=DEFAULT CPUs=8 RealMemory=64000 State=UNKNOWN
+NodeName=n0 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[0]} Gres=gpu:a100:2
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} Gres=gpu:h100:2 Feature=ib
 PartitionName=gpu Nodes=n0,n1 Default=YES MaxTime=4:00:00 State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
 PartitionName=urgent Nodes=n0,n1 MaxTime=4:00:00 State=UP PriorityTier=2 PreemptMode=OFF
 AccountingStorageType=accounting_storage/slurmdbd

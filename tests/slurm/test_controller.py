@@ -34,12 +34,12 @@ def test_what_keeps_a_job_from_starting_is_said(new_study):
     process = study.start("--until", "train", "--set-resources", "train:runtime=300", *few)
     study.wait(lambda: "(PartitionTimeLimit): it asks for more than one job may have" in study.output, "it")
     (job,) = study.jobs()
-    cluster.run("scontrol", "hold", job)
+    cluster.run("scontrol", "uhold", job)
     cluster.run("scontrol", "update", f"jobid={job}", "timelimit=10")
     study.wait(
         lambda: f"(JobHeldUser): it is held: release it (`scontrol release {job}`)" in study.output, "it"
     )
-    with cluster.limited("GrpTRESMins=cpu=1"):
+    with cluster.limited("GrpTRESMins=cpu=0"):
         cluster.run("scontrol", "release", job)
         study.wait(
             lambda: "(AssocGrpCPUMinutesLimit): the computing time of its account" in study.output, "it"

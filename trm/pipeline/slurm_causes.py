@@ -12,13 +12,14 @@ ORDINARY = ("None", "Priority", "Resources", "BeginTime", "Dependency", "Cleanin
 """Reasons of a pending job that pass by themselves."""
 TOO_LARGE = "it asks for more than one job may have: change it (`scontrol update`), or cancel it and lower {}"
 AT_ONCE = "what you, your account or QOS may use at once is in use: it starts when other jobs end"
+OTHER_PARTITION = "give its rule another partition (--set-resources RULE:slurm_partition=NAME)"
 WAITS = (
     (r"HeldAdmin", True, "an administrator holds it: only they can release it"),
     (r"held", True, "it is held: release it (`scontrol release {job}`) or cancel it (`scancel {job}`)"),
     (r"MaxWall|TimeLimit", True, TOO_LARGE.format("max_runtime")),
-    (r"PerJob|MaxMemPerLimit|Partition(Node|Config)", True, TOO_LARGE.format("gpus, nodes or mem_mb")),
-    (r"QOSMin", True, "it asks for less than its partition or QOS is for, such as no GPU: give its rule another one "
-     "(--set-resources RULE:slurm_partition=NAME)"),
+    (r"PerJob|MaxMemPerLimit|PartitionNode", True, TOO_LARGE.format("gpus, nodes or mem_mb")),
+    (r"PartitionConfig", False, TOO_LARGE.format("gpus, nodes or mem_mb")),
+    (r"QOSMin", True, f"it asks for less than its partition or QOS is for, such as no GPU: {OTHER_PARTITION}"),
     (r"Invalid|NotAllowed|NeverSatisfied|BadConstraints", True, "it cannot start as it is: change it (`scontrol "
      "update`) or cancel it (`scancel {job}`)"),
     (r"RunMinutes", False, AT_ONCE),
@@ -30,6 +31,8 @@ WAITS = (
 )  # fmt: skip
 """A reason of squeue, whether it stays until somebody intervenes, and words for it."""
 REFUSALS = (
+    (r"SelectType plugin", "docs/cluster.md has another way to ask this Slurm for GPUs"),
+    (r"QOSMin", OTHER_PARTITION),
     (r"QOS policy", "ask for less (gpus, nodes, mem_mb, max_runtime), or use another account or QOS"),
     (r"account", "name one of `sacctmgr show associations user=$USER` (SBATCH_ACCOUNT)"),
     (r"partition", "name one of `sinfo --summarize` that you may use (SBATCH_PARTITION)"),
