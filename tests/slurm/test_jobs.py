@@ -27,7 +27,7 @@ def documented(cluster, data, tmp_path_factory) -> Iterator[Study]:
 def jobs_of(study: Study, rule: str) -> list[dict[str, str]]:
     """The properties of every job of a rule that this study submitted."""
     shown = [study.cluster.show(job) for job in study.jobs()]
-    return [job for job in shown if job["Comment"].startswith((f"rule_{rule}", f"group_{rule}"))]
+    return [job for job in shown if job.get("Comment", "").startswith((f"rule_{rule}", f"group_{rule}"))]
 
 
 def losses(study: Study) -> list[float]:
