@@ -22,7 +22,7 @@ gc.set_threshold(200_000, 20, 100)
 atexit.register(gc.freeze)
 
 try:
-    PROJECT = open_project(config, storage)
+    PROJECT = open_project(config, storage, workflow.output_settings.dryrun)
     PLAN = Estimates(PROJECT)
     if workflow.is_main_process:
         PROJECT.check_figures()
@@ -46,7 +46,7 @@ if "slurm" in ExecutorPluginRegistry().plugins:
 
         keep_location()
 
-if PLACE.prefix:
+if PLACE.prefix and not PLACE.unread:
     try:
         from snakemake_executor_plugin_tpu.storage import use_listings
     except ImportError:

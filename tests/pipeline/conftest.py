@@ -61,7 +61,7 @@ class Project:
     """A checkout of the pipeline with its own study and results."""
 
     def __init__(self, folder: Path):
-        self.folder = folder
+        self.folder, self.said = folder, ""
 
     @property
     def study_path(self) -> Path:
@@ -84,8 +84,10 @@ class Project:
         return result
 
     def would_run(self, *words: str) -> dict[str, int]:
-        """Rule -> number of jobs of a dry run."""
-        text = self.snakemake(*words, "-n").stdout
+        """Rule -> number of jobs of a dry run; `said` is its plan."""
+        done = self.snakemake(*words, "-n")
+        text, self.said = done.stdout, done.stderr.partition("Study ")[2]
+        assert "cannot be locked" not in text
         stats = text.partition("Job stats:")[2].partition("total")[0]
         return {rule: int(count) for rule, count in re.findall(r"^(\w+)\s+(\d+)$", stats, re.MULTILINE)}
 

@@ -44,7 +44,7 @@ def test_file_and_environment(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("project", "null", "project is not set: write it there, or set GOOGLE_CLOUD_PROJECT"),
+        ("project", "null", "set project (GOOGLE_CLOUD_PROJECT) there or in the environment"),
         ("project", "My Project", "project is 'My Project', but must be 6 to 30"),
         ("zone", "us-central2", "zone is 'us-central2', but must be a zone such as"),
         ("bucket", "my-bucket", "bucket is 'my-bucket', but must be gs://"),
@@ -68,10 +68,10 @@ def test_unknown_key(tmp_path):
 def test_a_profile_without_a_project_is_one_sentence(monkeypatch):
     for variable in VARIABLES.values():
         monkeypatch.delenv(variable, raising=False)
-    command = [sys.executable, "-m", "snakemake", "--profile", "profiles/tpu", "-n"]
+    command = [sys.executable, "-m", "snakemake", "--profile", "profiles/tpu"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode != 0
-    assert "config/cloud.yaml: project is not set" in result.stderr
+    assert "config/cloud.yaml: set project (GOOGLE_CLOUD_PROJECT), zone (TRM_ZONE), bucket" in result.stderr
     assert len(result.stderr.splitlines()) <= 3
 
 

@@ -59,17 +59,9 @@ def test_workers_of_a_pod_are_its_hosts(jobs):
 
 
 def test_a_budget_pays_a_shared_run_once_and_passes_over_what_is_too_dear():
-    def item(name, *runs):
-        rows = [{"run": run, "device_hours": hours, "done": False} for run, hours in runs]
-        asks = [run for run, _ in runs]
-        return {"experiment": name, "asks": asks, "runs": rows, "evaluation_device_hours": 0.0}
-
-    dear = item("dear", ("shared", 6.0), ("b", 6.0))
-    cheap = item("cheap", ("c", 1.0))
-    cheap["asks"].append("shared")  # counted at `dear` in the table, but `dear` is not bought
-    again = item("again")
-    again["asks"] = ["c"]
-    found = plan.affordable([dear, cheap, again], 10.0)
+    shared = {"shared": 6.0}  # counted at `dear` in the table, but `dear` is not bought
+    prices = {"dear": shared | {"b": 6.0}, "cheap": shared | {"c": 1.0}, "again": {"c": 1.0}}
+    found = plan.affordable(prices, 10.0)
     assert [row["bought"] for row in found["rows"]] == [False, True, True]
     assert [row["device_hours"] for row in found["rows"]] == [12.0, 7.0, 0.0]
     assert found["left"] == 3.0
@@ -116,8 +108,8 @@ def test_gpus_of_a_job_follow_its_workers(jobs):
 def test_jobs_ask_for_host_memory_and_for_no_more_time_than_there_is(jobs):
     estimates, _ = jobs("model_size", scale="gpu", max_runtime=240)
     runs = list(estimates._project.runs)
-    assert max(estimates.memory_mb(run) for run in runs) < 40_000
-    assert max(estimates.minutes(run) for run in runs) == 240
+    assert max(estimates.memory_mb("train", run) for run in runs) < 40_000
+    assert max(estimates.minutes("train", run) for run in runs) == 240
 
 
 def test_no_run_is_planned_with_more_memory_than_a_gpu_has(jobs):

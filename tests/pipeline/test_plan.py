@@ -1,18 +1,36 @@
 """The plan counts what will be done, never promises less than its longest chain, and learns from finished runs."""
 
+import atexit
 import json
+import logging
 import re
 import shutil
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from snakemake.api import SnakemakeApi
+from snakemake.settings.enums import Quietness
+from snakemake.settings.types import (
+    Batch,
+    ConfigSettings,
+    DAGSettings,
+    ExecutionSettings,
+    OutputSettings,
+    RemoteExecutionSettings,
+    ResourceSettings,
+)
 
-from tests.pipeline.conftest import ROOT, STUDY
+from tests.pipeline.conftest import PIPELINE, ROOT, STUDY
 from trm.backends.cpu.speed import Speed
 from trm.errors import UserError
 from trm.pipeline import estimates, plan
+from trm.pipeline.catalogue import dataset_name
+from trm.pipeline.estimates import Job
 from trm.pipeline.project import Project, open_project
 from trm.provenance import processor
 from trm.study.cost import read_hardware
@@ -55,31 +73,43 @@ def finish(
 
 
 def test_wall_time_is_at_least_the_longest_chain(study):
-    document = plan.document(study(), jobs=1000)
+    document = plan.document(study(), at_once=1000)
     assert document["wall_seconds"] == document["chain_seconds"]
-    slowest = max(row["seconds"] for item in document["experiments"] for row in item["runs"])
+    slowest = max(run["seconds"] for run in document["runs"])
     assert document["chain_seconds"] > slowest + 4 * 1.5  # data before it, drawing after it
-    alone = plan.document(study(), jobs=1)
-    assert alone["wall_seconds"] == alone["todo_seconds"] > document["wall_seconds"]
+    alone = plan.document(study(), at_once=1)
+    assert alone["wall_seconds"] == alone["total"]["seconds"] > document["wall_seconds"]
 
 
-def test_data_and_evaluations_are_counted_until_they_exist(study):
-    project = study()
-    before = plan.document(project)
-    assert before["todo_evaluations"] == 6
-    assert before["preparation_seconds"] > 0
-    training = sum(row["seconds"] for item in before["experiments"] for row in item["runs"])
-    parts = before["preparation_seconds"] + before["drawing_seconds"]
-    evaluations = sum(item["evaluation_seconds"] for item in before["experiments"])
-    assert evaluations > 0
-    assert before["todo_seconds"] == pytest.approx(training + evaluations + parts)
-    for run in project.runs:
-        finish(project, run, 5.0)
-    trained = plan.document(study())
-    assert (trained["todo_runs"], trained["todo_evaluations"], trained["preparation_seconds"]) == (0, 6, 0)
-    for name in project.study.evaluations:
-        Path("results/runs", name).touch()
-    assert plan.document(study())["todo_evaluations"] == 0
+@pytest.fixture
+def graph(monkeypatch):
+    """Snakemake's own jobs for targets in this folder, asked in this process."""
+    for name in PIPELINE:
+        if not Path(name).exists():
+            (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, name)
+    monkeypatch.setattr(atexit, "register", lambda function, *words: function)
+    logging.getLogger("snakemake").setLevel(logging.CRITICAL)
+
+    def jobs(targets, **options) -> list[Job]:
+        config, dag = options.pop("config", {}), DAGSettings(targets=set(targets), **options)
+        with SnakemakeApi(OutputSettings(dryrun=True, quiet={Quietness.ALL})) as api:
+            workflow = api.workflow(
+                ResourceSettings(cores=2),
+                ConfigSettings(config=config),
+                snakefile=Path("Snakefile"),
+            )
+            found = workflow.dag(dag)
+            inner = workflow._workflow
+            inner.dag_settings = found.dag_settings
+            inner.execution_settings, inner.remote_execution_settings = (
+                ExecutionSettings(),
+                RemoteExecutionSettings(),
+            )
+            inner._prepare_dag(forceall=False, ignore_incomplete=False, lock_warn_only=True)
+            inner._build_dag()
+            return [known for job in inner.dag.needrun_jobs() if (known := plan.job_of(job))]
+
+    return jobs
 
 
 def test_evaluations_cost_more_the_more_they_measure(study):
@@ -87,7 +117,7 @@ def test_evaluations_cost_more_the_more_they_measure(study):
         document["base"]["evaluation"]["restarts"] = [2000]
 
     plain, noisy = (
-        sum(item["evaluation_seconds"] for item in plan.document(study(change))["experiments"])
+        plan.document(study(change))["total"]["evaluation_seconds"]
         for change in (lambda document: None, restarts)
     )
     assert noisy > 1.5 * plain
@@ -102,7 +132,7 @@ def test_the_plan_uses_the_speed_of_finished_runs_of_this_machine(study):
     finish(project, runs[1], 1e4, "another processor")
     Path(project.catalogue.run_files(runs[2])[0]).parent.mkdir(parents=True)
     after = plan.document(study())
-    (row,) = (row for item in after["experiments"] for row in item["runs"] if row["run"] == runs[5])
+    (row,) = (row for row in after["runs"] if row["run"] == runs[5])
     hardware = read_hardware("config/hardware.yaml", "laptop")
     assert row["seconds"] == pytest.approx(hardware.fixed + row["flops"] / 5e10)
     assert "Speed: 50 GFLOP/s a CPU core, as 1 finished run of this machine had" in plan.text(after)
@@ -167,18 +197,18 @@ def test_prices_follow_the_profile(study):
     documents = {
         pricing: plan.document(study(pod, pricing=pricing)) for pricing in ("on-demand", "spot", "grant")
     }
-    usd = {pricing: document["todo_usd"] for pricing, document in documents.items()}
+    usd = {pricing: document["total"]["usd"] for pricing, document in documents.items()}
     assert usd["on-demand"] > usd["spot"] > usd["grant"] == 0
     assert "of the pod; on-demand prices\n" in plan.text(documents["on-demand"])
     assert "of the pod; spot prices\n" in plan.text(documents["spot"])
     assert "of the pod; free under the grant\n" in plan.text(documents["grant"])
-    chips, pod_hours = documents["grant"]["todo_device_hours"], documents["grant"]["pod_hours"]
+    chips, pod_hours = documents["grant"]["total"]["device_hours"], documents["grant"]["pod_hours"]
     assert chips <= pod_hours * 32
 
     hardware = Path("config/hardware.yaml")
     hardware.write_text(re.sub(r"^ *usd_spot:.*\n", "", hardware.read_text(), flags=re.MULTILINE))
     unknown = plan.document(study(pod, pricing="spot"))
-    assert unknown["todo_usd"] == usd["on-demand"]
+    assert unknown["total"]["usd"] == usd["on-demand"]
     assert "on-demand prices: the spot price is lower, but unknown" in plan.text(unknown)
 
 
@@ -190,7 +220,7 @@ def test_a_grant_is_spent_by_the_phases_of_the_study(study):
 
     found = plan.document(study(phased, grant_days=1e-3))
     assert [row["experiment"] for row in found["budget"]["rows"]] == ["data_size", "batch"]
-    hours = device_text(1e-3 * 24 * found["jobs"])
+    hours = device_text(1e-3 * 24 * found["at_once"])
     head = f"What {hours} of CPU core time buys, by phase (laws, ablations); a shared run is paid once"
     assert head in plan.text(found)
     plain = plan.document(study(grant_days=1e-3))
@@ -236,7 +266,98 @@ def test_finished_runs_in_a_bucket_are_known(study):
     there |= {f"results/runs/{name}" for name in project.study.evaluations}
     project.place._listed["results/runs"] = there
     project.place._listed["results/datasets"] = project.place._listed["results/sources"] = set()
-    document = plan.document(project)
-    assert (document["todo_runs"], document["todo_evaluations"], document["preparation_seconds"]) == (0, 0, 0)
+    assert {job.rule for job in plan.missing(project)} <= set(estimates.DRAWING)
     assert project.selection.is_done("batch")
     assert not Path("results/runs").exists()
+
+
+def touch(path: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).touch()
+
+
+RUNS = 6
+TARGETS = ["all", "data_size", "batch", "results/plots/scaling_laws.pdf", "results/plots/batch.pdf", "a run"]
+ASKED = st.fixed_dictionaries(
+    {
+        "experiments": st.sampled_from(["report", "batch", "data_size", "data_size,batch"]),
+        "trained": st.sets(st.integers(0, RUNS - 1)),
+        "evaluated": st.sets(st.integers(0, RUNS - 1)),
+        "cut": st.sets(st.integers(0, RUNS - 1)),
+        "targets": st.lists(st.sampled_from(TARGETS), min_size=1, unique=True),
+        "options": st.sampled_from(
+            [
+                {},
+                {"until": {"train"}},
+                {"omit_from": {"evaluate"}},
+                {"forcerun": {"train"}},
+                {"forceall": True},
+                {"batch": Batch("table", 1, 2)},
+            ]
+        ),
+    }
+)
+
+
+@given(ASKED)
+@settings(
+    max_examples=6,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_the_plan_prices_the_jobs_of_snakemakes_graph(study, graph, asked):
+    """For any targets and options; and `trm plan` finds the same jobs of a selection by its files."""
+    shutil.rmtree("results", ignore_errors=True)
+    config = {"experiments": asked["experiments"]}
+    names = list(study().runs)
+    for index in asked["cut"] | asked["trained"]:
+        project = study(**config)
+        run = names[index]
+        if index in asked["trained"]:
+            for path in project.catalogue.run_files(run):
+                touch(path)
+            if index in asked["evaluated"]:
+                for name in project.study.evaluations:
+                    if name.startswith(run):
+                        touch(f"results/runs/{name}")
+        if index in asked["cut"]:
+            for path in project.catalogue.dataset_files(dataset_name(project.runs[run].config.data)):
+                touch(path)
+    project = study(**config)
+    assert sorted(graph(["all"], config=config)) == sorted(plan.missing(project))
+
+    run_file = project.catalogue.run_files(names[0])[0]
+    targets = [run_file if target == "a run" else target for target in asked["targets"]]
+    if "scaling_laws" not in project.selection.figures:
+        targets = [target for target in targets if "scaling_laws" not in target] or ["all"]
+    jobs = graph(targets, config=config, **asked["options"])
+    document, known = plan.document(project, jobs), estimates.Estimates(project)
+    costs = [known.cost(job) for job in jobs]
+    assert document["total"]["jobs"] == len(jobs) == len(set(jobs))
+    for key, values in zip(("seconds", "device_hours", "usd", "flops"), zip(*costs)):
+        assert (
+            document["total"][key] == pytest.approx(sum(values)) == sum(row[key] for row in document["rows"])
+        )
+    trained = sum(known.of(job.name).seconds for job in jobs if job.rule == "train")
+    assert document["total"]["training_seconds"] == pytest.approx(trained)
+
+
+@pytest.mark.parametrize(
+    ("resources", "local", "settings", "jobs"),
+    [
+        ({"_cores": 8, "_nodes": None}, True, {}, 8),
+        ({"_cores": 1, "_nodes": None}, True, {}, 1),
+        ({"_cores": 1, "_nodes": 32}, True, {}, 32),  # a dry run of profiles/slurm
+        ({"_cores": 2, "_nodes": 32}, False, {}, 32),
+        ({"_cores": 64, "_nodes": None, "gpu": 8}, True, {"gpus": 1}, 8),
+        ({"_cores": 1, "_nodes": 20, "tpu_hosts": 8}, True, {}, 8),
+        ({"_cores": 4, "_nodes": None, "gpu": 0}, True, {"gpus": 1}, 1),
+    ],
+)
+def test_parallelism_is_that_of_the_profile_and_the_command_line(study, resources, local, settings, jobs):
+    given = {name: SimpleNamespace(value=value) for name, value in resources.items()}
+    snakemake = SimpleNamespace(global_resources=given, local_exec=local)
+    assert plan.at_once(snakemake, study(**settings)) == jobs

@@ -37,6 +37,14 @@ def test_the_first_build_makes_everything_and_trains_shared_points_once(built):
 
 def test_nothing_to_do_afterwards(built):
     assert built.would_run() == {}
+    assert built.said == ""
+
+
+def test_a_question_is_answered_while_a_controller_holds_the_lock(project):
+    """Or after one was killed: its locks are left."""
+    for kind, file in (("output", "results/report.html"), ("input", "results/plots/batch.pdf")):
+        (project.folder / f".snakemake/locks/0.{kind}.lock").write_text(f"{file}\n")
+    assert project.would_run() == {}
 
 
 @pytest.mark.parametrize(
@@ -60,6 +68,8 @@ def test_an_added_point_trains_only_itself(project):
     project.edit(set_in("experiments", "batch", "grid", "product", "training.batch_size", [4, 8, 16]))
     jobs = project.would_run()
     assert (jobs["train"], jobs["evaluate"], jobs["table"], jobs["plot"]) == (2, 2, 1, 1)
+    line = r"\n2 runs: new grid points of batch \(config/laptop.yaml:\d+\)\n2 evaluations: of these runs\n"
+    assert re.search(line, project.said)
     assert "fit" not in jobs
     assert "dataset" not in jobs
 
@@ -96,6 +106,7 @@ def test_a_run_copied_without_its_times_is_not_evaluated_again(project):
             os.utime(path)
     assert "evaluate" not in project.would_run()
     assert project.would_run("--forcerun", "train")["evaluate"] == 6
+    assert "\n6 runs: forced on the command line\n6 evaluations: of these runs\n" in project.said
 
 
 def test_results_from_the_future_serve_after_the_clock_was_set_back(project):
@@ -114,6 +125,7 @@ def test_lost_data_sets_are_made_again_for_new_runs_only(project):
     project.edit(set_in("scales", "laptop", "seeds", [0, 1, 2]))
     jobs = project.would_run()
     assert (jobs["dataset"], jobs["train"], jobs["evaluate"]) == (2, 3, 3)
+    assert "3 runs: new seeds of data_size (config/laptop.yaml:" in project.said
     assert "source" not in jobs
     shutil.rmtree(project.folder / "results/sources")
     assert project.would_run()["train"] == 3
@@ -129,6 +141,7 @@ def test_a_change_of_style_redraws_only(project):
     jobs = project.would_run()
     assert set(jobs) <= DRAWING
     assert jobs["plot"] == 3
+    assert "3 figures: new in the study, or deleted\n" in project.said
 
 
 def test_a_raised_recipe_version_trains_all(project, monkeypatch, tmp_path):
@@ -144,6 +157,7 @@ def test_a_raised_recipe_version_trains_all(project, monkeypatch, tmp_path):
     jobs = project.would_run()
     assert jobs["train"] == 6
     assert "dataset" not in jobs
+    assert "\n6 runs: recipe version " in project.said
 
 
 def test_another_scale_never_passes_for_this_one(project):

@@ -9,7 +9,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from trm.cli.study import add_study_options
 
     add_study_options(parser)
-    parser.add_argument("--runs", action="store_true", help="one line per run instead of one per experiment")
+    parser.add_argument("--runs", action="store_true", help="also a line for each run")
     parser.add_argument("--jobs", type=int, help="jobs that run at once (default: from config/hardware.yaml)")
     parser.add_argument("--budget-hours", help="list what this many device-hours buy, and in which order")
     parser.add_argument(
@@ -30,9 +30,11 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, key) is not None:
             args.config.append(f"{key}={getattr(args, key)}")
     project = project_of(args)
-    document = plan.document(project, jobs=args.jobs)
+    document = plan.document(project, at_once=args.jobs)
     if args.json:
         print(json.dumps(document, indent=2))
+    elif not document["rows"]:
+        print("Nothing to do: all that was asked for exists.")
     else:
         print(plan.text(document, runs=args.runs))
     return 0

@@ -12,6 +12,10 @@ from trm.io import write_text
 from trm.study.reading import read_yaml
 
 VARIABLES = {"project": "GOOGLE_CLOUD_PROJECT", "zone": "TRM_ZONE", "bucket": "TRM_BUCKET", "pod": "TRM_POD"}
+PLACEHOLDERS = {
+    "project": "unset-project", "zone": "us-central2-b", "bucket": "gs://unset", "pod": "unset-pod",
+}  # fmt: skip
+"""What a dry run plans with until they are set."""
 SHAPES = {
     "project": (r"[a-z][a-z0-9-]{4,28}[a-z0-9]", "6 to 30 lower-case letters, digits and dashes"),
     "zone": (r"[a-z]+-[a-z]+\d+-[a-z]", "a zone such as us-central2-b"),
@@ -24,15 +28,29 @@ SHAPES = {
 
 
 def profile_settings() -> dict[str, str]:
-    """`cloud_settings` for a profile. Snakemake evaluates it while it parses its options, and prints 140 lines of usage
-    before an error; so there this ends the process with the sentence alone."""
+    """`cloud_settings` for a profile of Snakemake: a dry run needs none of them. So what is missing is a placeholder
+    here, and `unset` says what a real run needs; commands for people get the UserError.
+    """
     program = Path(sys.argv[0])
     try:
-        return cloud_settings()
+        return {"unset": "", **cloud_settings()}
     except UserError as error:
-        if "snakemake" in (program.stem, program.parent.name):
-            raise SystemExit(f"profile: {error}") from None
-        raise
+        if "snakemake" not in (program.stem, program.parent.name):
+            raise
+        return {"unset": f"{error}{_credentials()}", **PLACEHOLDERS}
+
+
+def _credentials() -> str:
+    """What to do if this machine has no credentials of Google Cloud; empty: it has."""
+    os.environ.setdefault("GCE_METADATA_TIMEOUT", "1")  # outside Google's machines nobody answers
+    import google.auth
+    from google.auth.exceptions import DefaultCredentialsError
+
+    try:
+        google.auth.default()
+    except DefaultCredentialsError:
+        return "; get credentials by `gcloud auth application-default login`"
+    return ""
 
 
 def profile_config(name: str, **settings: str) -> str:
@@ -48,7 +66,7 @@ def profile_config(name: str, **settings: str) -> str:
 def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
     """The four settings, and `wandb`, the file with the key of Weights & Biases, if that is wanted.
 
-    The environment wins over the file. UserError: names the first setting that is missing or malformed, and both places
+    The environment wins over the file. UserError: names every setting that is missing or malformed, and both places
     where it can be set.
     """
     document = (read_yaml(path) or {}) if Path(path).exists() else {}
@@ -58,15 +76,20 @@ def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
             f"{path}: unknown key {sorted(unknown)[0]!r}; there are {', '.join(VARIABLES)}, wandb"
         )
     wandb = os.environ.get("TRM_WANDB") or document.get("wandb")
-    settings = {"wandb": str(wandb)} if wandb else {}
+    settings, wrong, unset = ({"wandb": str(wandb)} if wandb else {}), [], []
     for name, variable in VARIABLES.items():
         value = os.environ.get(variable) or document.get(name)
         shape, words = SHAPES[name]
         if not value:
-            raise UserError(f"{path}: {name} is not set: write it there, or set {variable}")
-        if not re.fullmatch(shape, str(value)):
-            raise UserError(f"{path}: {name} is {value!r}, but must be {words} (it may come from {variable})")
-        settings[name] = str(value).rstrip("/")
+            unset.append(f"{name} ({variable})")
+        elif not re.fullmatch(shape, str(value)):
+            wrong.append(f"{name} is {value!r}, but must be {words} (it may come from {variable})")
+        else:
+            settings[name] = str(value).rstrip("/")
+    if unset:
+        wrong.append(f"set {', '.join(unset)} there or in the environment")
+    if wrong:
+        raise UserError(f"{path}: {'; '.join(wrong)}")
     return settings
 
 

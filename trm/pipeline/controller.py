@@ -67,6 +67,9 @@ class Controller(logging.Filter):
         """Take the lock when jobs are about to run; every record passes."""
         self._failed |= record.levelno >= logging.ERROR
         # the one event before Snakemake looks at its own locks; commands that run nothing (--summary, --lint) lack it
+        if get_event(record) == LogEvent.WORKFLOW_STARTED and self._dryrun:
+            # a question is answered while other jobs run, and after a kill
+            self._snakemake.execution_settings.lock = False
         if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
             self._lock = lock.join()
             lift_default_rate_limit(self._snakemake.scheduling_settings)
@@ -166,7 +169,7 @@ class Events:
             "event": "plan",
             "runs": seconds,
             "others": len(jobs) - len(runs),
-            "at_once": estimates.hardware.jobs,
+            "at_once": plan.at_once(self._snakemake, self._project),
             "start": estimates.hardware.start,
         }
 

@@ -1,4 +1,4 @@
-"""Resources of each training job (hosts, memory, minutes), and a sentence on its cost."""
+"""Cost and resources of each job: hosts, memory, minutes; and a sentence on what a training costs."""
 
 import fnmatch
 import json
@@ -15,8 +15,8 @@ from trm.errors import UserError
 from trm.pipeline.project import Project
 from trm.provenance import processor
 from trm.study.cost import Estimate, Hardware, estimate, evaluation_seconds, read_hardware
-from trm.study.points import Run
-from trm.study.schema import ModelConfig
+from trm.study.dataset_identity import shape
+from trm.study.schema import DataConfig, ModelConfig
 from trm.study.slices import parse_slice
 from trm.study.tasks import spec_of
 from trm.study.text import device_text, flops_text, seconds_text
@@ -27,6 +27,29 @@ GENERATED_PER_SECOND, HARD_PER_SECOND = 2000.0, 50.0
 """Puzzles generated per second, without and with a minimum rating (docs/data.md)."""
 PROGRAM_MB = 4000
 """Host memory of one worker before it trains: Python, torch, the libraries of its device, the data set."""
+
+
+DRAWING = ("table", "fit", "plot", "publish", "html_report")
+"""Rules whose jobs run beside Snakemake, on its machine."""
+RESUMED = ("train", "evaluate")
+"""Rules whose jobs stop at their time limit and go on in another job."""
+
+
+class Job(NamedTuple):
+    """A job of the pipeline: its rule, and its run, `<run>/<evaluation file>`, pool, data set, table, fit or figure."""
+
+    rule: str
+    name: str = ""
+
+
+class Cost(NamedTuple):
+    """Expected cost of a job."""
+
+    seconds: float
+    device_hours: float
+    usd: float
+    flops: float = 0.0
+    """Of training."""
 
 
 class Finished(NamedTuple):
@@ -57,6 +80,22 @@ def _finished(path: Path) -> Finished | None:
         return None
 
 
+def _test_puzzles(data: DataConfig) -> int:
+    return data.test_puzzles or (spec_of(data.task).published or (0, 1000))[1]
+
+
+def _pool(data: DataConfig) -> int:
+    """Puzzles of a pool."""
+    train = data.train_puzzles or (spec_of(data.task).published or (1000, 0))[0]
+    return data.pool or train + data.validation_puzzles + _test_puzzles(data)
+
+
+def _puzzle_bytes(data: DataConfig) -> int:
+    """Bytes of a data set's questions and answers, or of the pool that it is cut from, whichever is more."""
+    rows = (data.train_puzzles or _pool(data)) * (1 + data.augmentations) + data.validation_puzzles
+    return 2 * shape(data).seq_len * max(rows + _test_puzzles(data), _pool(data))
+
+
 def _priced(project: Project) -> Hardware:
     """The scale's hardware at the profile's `pricing`; spot capacity of unknown price counts at the on-demand price."""
     hardware = read_hardware(project.settings.hardware, project.study.scale.hardware)
@@ -76,7 +115,7 @@ class Estimates:
     def __init__(self, project: Project, measured: bool = True):
         self._project, self._use_measured = project, measured
         self._stated = _priced(project)
-        self._known: dict[str, Estimate] = {}
+        self._known: dict[tuple[str, int], Estimate] = {}
 
     @property
     def pod_hosts(self) -> int:
@@ -120,31 +159,54 @@ class Estimates:
         return [speed for speed in alike if speed.d_model == nearest]
 
     def of(self, run: str) -> Estimate:
-        """Estimate of one run, without its evaluations."""
-        if run not in self._known:
-            hardware = self._hardware_of(run)
-            config = self._project.runs[run].config
-            self._known[run] = estimate(config, hardware, self._compiled(run, hardware, 0))
-        return self._known[run]
+        """Estimate of one run on the hosts that it gets, without its evaluations."""
+        placed = self._project.runs[run].config.placement.workers
+        return self._on(run, 1 if placed else self.hosts(run))
 
-    def evaluation(self, name: str) -> float:
-        """Seconds of an evaluation `<run>/<file>`."""
-        run = name.split("/")[0]
-        config, hardware = self._project.runs[run].config, self._hardware_of(run)
-        test = config.data.test_puzzles or (spec_of(config.data.task).published or (0, 1000))[1]
-        return hardware.start + evaluation_seconds(
-            config, self._project.study.evaluations[name], hardware, test
-        )
+    def _on(self, run: str, hosts: int) -> Estimate:
+        """Estimate of one run on so many hosts of a pod."""
+        if (run, hosts) not in self._known:
+            hardware, config = self._hardware_of(run), self._project.runs[run].config
+            step = self._compiled(run, hardware, int(hosts > 1))
+            wide = hardware.model_copy(update={"devices": hardware.devices * hosts})
+            self._known[run, hosts] = estimate(config, wide if hosts > 1 else hardware, step)
+        return self._known[run, hosts]
 
-    def data(self, name: str, run: Run) -> float:
-        """Seconds of a job that makes a pool of puzzles or a data set, as a run uses it."""
-        data, seconds = run.config.data, self.hardware.start
-        if name.startswith("results/sources/") and data.source == "generate":
-            puzzles = data.pool or (data.train_puzzles or 0) + data.validation_puzzles + (
-                data.test_puzzles or 0
-            )
-            seconds += puzzles / (HARD_PER_SECOND if data.min_rating else GENERATED_PER_SECOND)
+    def cost(self, job: Job) -> Cost:
+        """Cost of any job of the pipeline. Devices are paid for where the job keeps them from others: data occupy a
+        host of a pod, but no GPU, and drawing costs only a machine that computes on its own processors."""
+        if job.rule == "train":
+            run = self.of(job.name)
+            return Cost(run.seconds, run.device_hours, run.usd, run.flops)
+        machine, seconds = self.hardware, self._seconds(job)
+        own = machine.host_memory and machine.hosts == 1
+        held = own or job.rule == "evaluate" or (machine.slices and job.rule not in DRAWING)
+        hours = seconds * machine.devices / 3600 if held else 0.0
+        return Cost(seconds, hours, hours * machine.usd_per_device_hour)
+
+    def _seconds(self, job: Job) -> float:
+        seconds, catalogue = self.hardware.start, self._project.catalogue
+        if job.rule == "evaluate":
+            seconds += self._evaluation_seconds(job.name)
+        if job.rule == "source":
+            data = catalogue.find(catalogue.sources, job.name, "pool of puzzles").config.data
+            rate = HARD_PER_SECOND if data.min_rating else GENERATED_PER_SECOND
+            seconds += _pool(data) / rate if data.source == "generate" else 0.0
         return seconds
+
+    def _evaluation_seconds(self, name: str) -> float:
+        """Arithmetic of an evaluation `<run>/<file>`: on the scale's machine, wherever the run was trained."""
+        config, evaluation = (
+            self._project.runs[name.split("/")[0]].config,
+            self._project.study.evaluations[name],
+        )
+        hardware = self._at_speed(self.hardware, self._speeds_like(config.model))
+        return evaluation_seconds(config, evaluation, hardware, _test_puzzles(config.data))
+
+    def share(self, job: Job, at_once: int) -> float:
+        """Share of the machine that a job takes, where `at_once` jobs of one host have room."""
+        hosts = self.hosts(job.name) if job.rule == "train" and self.pod_hosts > 1 else 1
+        return min(1.0, hosts / at_once)
 
     def _compiled(self, run: str, hardware: Hardware, place: int) -> float | None:
         """Seconds of the run's step on a slice of the hardware (0: one host, 1: all), if `tpu-check` compiled it."""
@@ -182,8 +244,10 @@ class Estimates:
         """
         if workers := self._project.runs[run].config.placement.workers:  # the placement says so
             return self.pod_hosts if workers > 1 and self.hardware.hosts > 1 else 1
+        if self.pod_hosts == 1:
+            return 1
         pattern = self._project.settings.whole_pod
-        needed = self.of(run).memory_bytes / 2**30
+        needed = self._on(run, 1).memory_bytes / 2**30
         whole = needed > self.hardware.memory_gib or fnmatch.fnmatch(run, pattern)
         whole = whole or self._faster_on_all(run)
         return self.pod_hosts if whole else 1
@@ -221,18 +285,34 @@ class Estimates:
         """Cores of a job on each node: those of its workers there."""
         return self._project.study.scale.threads * self.workers(run) // self.nodes(run)
 
-    def minutes(self, run: str) -> int:
-        """Time limit of a job: twice the estimate and a quarter of an hour, at most `max_runtime`, after which a run is
-        resumed in a further job."""
-        wanted, most = int(self.of(run).seconds / 30) + 15, self._project.settings.max_runtime
+    def minutes(self, rule: str, name: str = "") -> int:
+        """Time limit of a job: twice the estimate and a quarter of an hour, at most `max_runtime`, after which training
+        and evaluation are resumed in a further job. UserError: another job would not end before it."""
+        seconds, most = self.cost(Job(rule, name)).seconds, self._project.settings.max_runtime
+        if most and rule not in RESUMED and seconds > 60 * most:
+            raise UserError(
+                f"{rule} {name} takes about {seconds_text(seconds)}, but max_runtime is {most} minutes, and such a job "
+                f"cannot be resumed: give it more, or make the file outside a job (`snakemake -e local {rule}`)"
+            )
+        wanted = int(seconds / 30) + 15
         return min(wanted, most) if most else wanted
 
-    def memory_mb(self, run: str) -> int:
-        """Host memory of a job on each node, MB: the program, the checkpoint (once as tensors, once as the file's
-        bytes), and on processors all that training keeps."""
-        cost, workers = self.of(run), self.workers(run) // self.nodes(run)
-        kept = cost.memory_bytes if self._hardware_of(run).host_memory else 2 * cost.checkpoint_bytes
-        return PROGRAM_MB * workers + int(kept / 1e6)
+    def memory_mb(self, rule: str, name: str = "") -> int:
+        """Host memory of a job on each node, MB: the program, and what it holds: training its checkpoint (once as
+        tensors, once as the file's bytes) and on processors all that it keeps; evaluation the weights and the puzzles;
+        data the puzzles with their copies, while they are cut and written."""
+        if rule == "train":
+            cost, workers = self.of(name), self.workers(name) // self.nodes(name)
+            kept = cost.memory_bytes if self._hardware_of(name).host_memory else 2 * cost.checkpoint_bytes
+            return PROGRAM_MB * workers + int(kept / 1e6)
+        kept, catalogue = 0, self._project.catalogue
+        if rule == "evaluate":
+            run = name.split("/")[0]
+            kept = self.of(run).checkpoint_bytes + _puzzle_bytes(self._project.runs[run].config.data)
+        if rule in ("source", "dataset"):
+            known = catalogue.sources if rule == "source" else catalogue.datasets
+            kept = 2 * _puzzle_bytes(catalogue.find(known, name, rule).config.data)
+        return PROGRAM_MB + int(kept / 1e6)
 
     def gpus(self, run: str) -> int:
         """GPUs of a training job. UserError: not even one row at a time fits into their memory."""

@@ -11,6 +11,20 @@ from trm.pipeline.settings import Settings
 from trm.storage import SCHEMES, scheme_of
 
 
+def unreadable(prefix: str) -> str:
+    """Why the files under a bucket prefix cannot be listed here; empty: they can, or the bucket is not there yet."""
+    from trm.storage import BucketMissing, Patience, StorageError, open_store
+
+    os.environ.setdefault("GCE_METADATA_TIMEOUT", "1")  # elsewhere nobody answers for a machine's credentials
+    try:
+        next(iter(open_store(prefix, Patience(minutes=0.1)).list("results/preflight")), None)
+    except BucketMissing:
+        return ""
+    except StorageError as error:
+        return str(error)
+    return ""
+
+
 class Place:
     """Maps `results/...` paths to local files or storage objects, and knows which exist.
 
@@ -18,16 +32,20 @@ class Place:
         prefix: address in a bucket (gs://..., s3://...) of data sets, runs and checkpoints; empty: this disk. Tables,
             fits, figures and the report are always on the caller's disk.
         storage: Snakemake's `storage` object; needed only to name files in rules.
+        unread: why a dry run cannot ask the bucket, which then counts as empty. Its files are named by paths, since
+            Snakemake's storage would need the bucket.
     """
 
     REMOTE = (
         "results/sources/", "results/datasets/", "results/runs/", "results/checkpoints/", "results/preflight",
     )  # fmt: skip
 
-    def __init__(self, prefix: str = "", storage: Any = None):
-        self.prefix = prefix
+    def __init__(self, prefix: str = "", storage: Any = None, unread: str = ""):
+        self.prefix, self.unread = prefix, unread
         self._provider = SCHEMES[scheme_of(prefix)].provider if prefix else ""
-        self._storage: Any = getattr(storage, self._provider) if storage and prefix else None
+        self._storage: Any = getattr(storage, self._provider) if storage and prefix and not unread else None
+        if unread:
+            self._storage = lambda address, **_: address.replace("://", ":")
         self._listed: dict[str, set[str]] = {}
 
     def file(self, path: str) -> Any:
@@ -48,6 +66,8 @@ class Place:
         from trm.storage import BucketMissing, Patience, open_store
 
         kind = "/".join(path.split("/")[:2])
+        if self.unread:
+            return False
         if kind not in self._listed:
             store = open_store(self.prefix, Patience(minutes=0.5))
             try:

@@ -1,4 +1,5 @@
-"""The plan of a study: every run's cost, what is done already, totals, and what a budget buys."""
+"""The plan: what jobs cost, in one table. A dry run prices the jobs of Snakemake's own graph, `trm plan` those of the
+selected experiments whose files are missing."""
 
 import csv
 import sys
@@ -8,55 +9,70 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trm.pipeline.catalogue import REPORT, published, source_name
-from trm.pipeline.estimates import Estimates
+from trm.pipeline.catalogue import REPORT, dataset_name, published, source_name
+from trm.pipeline.estimates import DRAWING, Estimates, Job
 from trm.pipeline.project import Project
+from trm.pipeline.reasons import reason_lines
 from trm.study.cost import Hardware
 from trm.study.merge import nearest
 from trm.study.text import bytes_text, count, device_text, flops_text, seconds_text
 
 JOBS = Path(".snakemake/tpu/jobs.csv")
 """The executor plugin's records: a row for each job, with the chip-seconds of all its launches."""
-MISSING = tuple(f"todo_{key}" for key in ("runs", "evaluations", "seconds", "device_hours", "flops", "usd"))
-"""Sums over what does not exist yet."""
+SUMS = (
+    "jobs", "runs", "flops", "training_seconds", "evaluation_seconds", "seconds", "device_hours", "usd",
+)  # fmt: skip
+"""Columns of the table; the last row is their sum."""
+OTHERS = "data and preflight", "tables and figures"
+"""Rows of the jobs that belong to no experiment."""
 
 
-def document(project: Project, jobs: int | None = None, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """The plan of the experiments `names` (None: those selected) as plain data.
+def document(
+    project: Project,
+    jobs: Iterable[Job] | None = None,
+    at_once: int | None = None,
+    owners: dict[Job, str] | None = None,
+) -> dict[str, Any]:
+    """The plan as plain data. `wall_seconds` is never less than a chain of the slowest jobs of each kind.
 
-    A run or an evaluation that several experiments share is counted at the first of them. `todo_*` leaves out what
-    exists. `wall_seconds` is never less than the longest chain of jobs: data, the slowest run, its evaluation, the
-    drawing.
+    Args:
+        jobs: what is priced; None: what is missing.
+        at_once: jobs that have room at the same time; None: as config/hardware.yaml says.
+        owners: as from `owners_of`; None: by the selected experiments.
     """
     estimates = Estimates(project)
     machine, settings = estimates.hardware, project.settings
-    counted: set[str] = set()
-    names = list(project.selection.experiments if names is None else names)
-    experiments = [_experiment(project, estimates, name, counted) for name in names]
-    runs = [row for item in experiments for row in item["runs"]]
-    prepared = _preparation(project, estimates, [row["run"] for row in runs])
-    drawn = 0 if settings.point else _missing_drawings(project, names)
-    total = {key: sum(item[key] for item in experiments) for key in MISSING}
-    seconds = total["todo_seconds"] + sum(prepared.values()) + drawn * machine.start
-    chain = max(prepared.values(), default=0.0)
-    chain += max((row["seconds"] for row in runs if not row["done"]), default=0.0)
-    chain += max((item["longest_evaluation"] for item in experiments), default=0.0)
-    chain += min(drawn, 5) * machine.start  # table, fit, figure, its publication, report
-    data = [project.runs[row["run"]].config.data for row in runs]
+    at_once = at_once or machine.jobs
+    owners = owners_of(project, project.selection.experiments) if owners is None else owners
+    names = list(dict.fromkeys([*owners.values(), *OTHERS]))
+    rows: dict[str, dict[str, Any]] = {name: {"name": name} | dict.fromkeys(SUMS, 0) for name in names}
+    runs, busy, slowest = [], 0.0, dict[str, float]()
+    for job in missing(project) if jobs is None else jobs:
+        cost = estimates.cost(job)
+        row = rows[owners.get(job, OTHERS[job.rule in DRAWING])]
+        kind = {"train": "training_seconds", "evaluate": "evaluation_seconds"}.get(job.rule)
+        columns = dict(zip(("seconds", "device_hours", "usd", "flops"), cost), jobs=1)
+        for key, value in (columns | ({kind: cost.seconds} if kind else {})).items():
+            row[key] += value
+        if job.rule == "train":
+            row["runs"] += 1
+            runs.append({"run": job.name, "experiment": row["name"], **asdict(estimates.of(job.name))})
+        busy += cost.seconds * estimates.share(job, at_once)
+        slowest[job.rule] = max(slowest.get(job.rule, 0.0), cost.seconds)
+    table = [row for row in rows.values() if row["jobs"]]
+    chain = sum(slowest.values())
     result: dict[str, Any] = {
         "path": project.study.path,
         "study": project.study.name,
         "scale": project.study.scale_name,
         "device": machine.device,
-        "jobs": jobs or machine.jobs,
-        "experiments": experiments,
-        **total,
-        "files": {file: found for item in data for file, found in zip(item.files, item.sha256)},
-        "preparation_seconds": sum(prepared.values()),
-        "drawing_seconds": drawn * machine.start,
-        "todo_seconds": seconds,
+        "at_once": at_once,
+        "rows": table,
+        "total": {"name": "total"} | {key: sum(row[key] for row in table) for key in SUMS},
+        "runs": runs,
         "chain_seconds": chain,
-        "wall_seconds": max(seconds / (jobs or machine.jobs), chain),
+        "wall_seconds": max(busy, chain),
+        "files": _files_read(project, runs),
         "speed": _speed(project, estimates),
         "checkpoint_bytes": sum(row["checkpoint_bytes"] for row in runs)
         * (project.study.scale.runtime.keep_checkpoints + 1),
@@ -64,55 +80,73 @@ def document(project: Project, jobs: int | None = None, names: Iterable[str] | N
     if so_far := _spent(estimates):
         result["spent"] = so_far
     if machine.slices:
-        result |= {
-            "pod_hours": result["wall_seconds"] / 3600,
-            "price": _price_words(settings.pricing, machine),
-        }
-        result["compiled_runs"] = sum(row["compiled"] for row in runs)
+        result["pod_hours"] = result["wall_seconds"] / 3600
+        result["price"] = _price_words(settings.pricing, machine)
     hours = [settings.budget_hours] if settings.budget_hours else []
     if settings.grant_days:
-        hours.append(settings.grant_days * 24 * result["jobs"] * machine.devices)
+        hours.append(settings.grant_days * 24 * at_once * machine.devices)
     if hours:
-        result["budget"] = affordable(_by_phase(project, experiments), min(hours))
+        result["budget"] = affordable(_prices(project, estimates), min(hours))
         result["budget"]["phases"] = project.study.file.phases
     return result
 
 
-def _experiment(project: Project, estimates: Estimates, name: str, counted: set[str]) -> dict[str, Any]:
-    """One experiment; its runs and evaluations that are not `counted` yet."""
-    experiment, point, machine = project.study.experiment(name), project.settings.point, estimates.hardware
-    points = (experiment.point(point),) if point else experiment.points
-    asked = {run.name: item.label for item in points for run in item.runs}
-    rows = []
-    for run in asked:
-        if run not in counted:
-            known = {"run": run, "point": asked[run], "seed": project.runs[run].config.seed}
-            rows.append({**known, "done": run in project.done, **asdict(estimates.of(run))})
-    evaluations = {
-        evaluation: estimates.evaluation(evaluation)
-        for item in points
-        for evaluation in item.evaluations
-        if evaluation not in counted and not project.place.exists(f"results/runs/{evaluation}")
+def owners_of(project: Project, asked: Iterable[str]) -> dict[Job, str]:
+    """Runs and evaluations -> the first experiment that needs them; those that are `asked` for come first."""
+    owners: dict[Job, str] = {}
+    for name in dict.fromkeys([*asked, *project.study.experiments]):
+        for point in project.study.experiment(name).points:
+            for run, evaluation in zip(point.runs, point.evaluations, strict=True):
+                owners.setdefault(Job("train", run.name), name)
+                owners.setdefault(Job("evaluate", evaluation), name)
+    return owners
+
+
+def missing(project: Project) -> list[Job]:
+    """Jobs without which the selected experiments and the report are not there, by the files that do not exist."""
+    names = project.selection.experiments
+    found = dict.fromkeys(job for name in names for job in _measuring(project, name))
+    catalogue, exists = project.catalogue, project.place.exists
+    data: dict[Job, None] = {}
+    for job in found:
+        config = project.runs[job.name.split("/")[0]].config.data
+        if not exists(catalogue.dataset_files(dataset := dataset_name(config))[0]):
+            if not exists(catalogue.source_files(source := source_name(config))[0]):
+                data[Job("source", source)] = None
+            data[Job("dataset", dataset)] = None
+    return [*data, *found, *([] if project.settings.point else _drawing(project))]
+
+
+def _measuring(project: Project, experiment: str) -> list[Job]:
+    """Trainings and evaluations that an experiment, or its point of the settings, still needs."""
+    point = project.settings.point
+    resolved = project.study.experiment(experiment)
+    points = (resolved.point(point),) if point else resolved.points
+    runs = dict.fromkeys(run.name for item in points for run in item.runs if run.name not in project.done)
+    evaluations = dict.fromkeys(name for item in points for name in item.evaluations)
+    absent = (name for name in evaluations if not project.place.exists(f"results/runs/{name}"))
+    return [*(Job("train", run) for run in runs), *(Job("evaluate", name) for name in absent)]
+
+
+def _drawing(project: Project) -> list[Job]:
+    """Tables, fits, figures and the report that do not exist."""
+    catalogue = project.catalogue
+    files = {
+        catalogue.table_file(name): Job("table", catalogue.table(name))
+        for name in project.selection.experiments
     }
-    counted.update(asked, evaluations)
-    todo, evaluating = [row for row in rows if not row["done"]], sum(evaluations.values())
-    hours = evaluating * machine.devices / 3600
-    return {
-        "experiment": name,
-        "points": len(points),
-        "shared_runs": len(asked) - len(rows),
-        "asks": list(asked),
-        "runs": rows,
-        "evaluation_seconds": evaluating,
-        "evaluation_device_hours": hours,
-        "longest_evaluation": max(evaluations.values(), default=0.0),
-        "todo_runs": len(todo),
-        "todo_evaluations": len(evaluations),
-        "todo_seconds": sum(row["seconds"] for row in todo) + evaluating,
-        "todo_device_hours": sum(row["device_hours"] for row in todo) + hours,
-        "todo_flops": sum(row["flops"] for row in todo),
-        "todo_usd": sum(row["usd"] for row in todo) + hours * machine.usd_per_device_hour,
-    }
+    for figure in project.selection.shown:
+        files |= {fit.file: Job("fit", fit.name) for fit in figure.fits}
+        files[figure.files[0]] = Job("plot", figure.name)
+        files[published(figure.stem)] = Job("publish", figure.stem)
+    files[REPORT] = Job("html_report")
+    return [job for file, job in files.items() if not project.place.exists(file)]
+
+
+def _files_read(project: Project, runs: list[dict[str, Any]]) -> dict[str, str]:
+    """Files of the user that the data of `runs` are cut from, with their SHA-256."""
+    data = {project.runs[row["run"]].config.data for row in runs}
+    return {file: found for item in data for file, found in zip(item.files, item.sha256)}
 
 
 def _price_words(pricing: str, machine: Hardware) -> str:
@@ -150,116 +184,92 @@ def _spent(estimates: Estimates) -> dict[str, Any]:
     return {"jobs": len(used), "device_hours": hours, "usd": price} if used else {}
 
 
-def _by_phase(project: Project, experiments: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The experiments in the order of the study's phases; those of no phase come last."""
+def _prices(project: Project, estimates: Estimates) -> dict[str, dict[Job, float]]:
+    """Device-hours of the trainings and evaluations that each selected experiment needs, in the order of the study's
+    phases; experiments of no phase come last."""
     phases = [*project.study.file.phases, ""]
-    return sorted(
-        experiments,
-        key=lambda item: phases.index(project.study.experiment(item["experiment"]).definition.phase),
-    )
+
+    def phase(name: str) -> int:
+        return phases.index(project.study.experiment(name).definition.phase)
+
+    return {
+        name: {job: estimates.cost(job).device_hours for job in _measuring(project, name)}
+        for name in sorted(project.selection.experiments, key=phase)
+    }
 
 
-def _preparation(project: Project, estimates: Estimates, runs: list[str]) -> dict[str, float]:
-    """Seconds of the missing pools and data sets of runs that are not finished."""
-    found: dict[str, float] = {}
-    for name in runs:
-        if name not in project.done:
-            run = project.runs[name]
-            manifests = (
-                project.catalogue.source_files(source_name(run.config.data))[0],
-                project.catalogue.dataset_manifest(name),
-            )
-            for manifest in manifests:
-                if manifest not in found and not project.place.exists(manifest):
-                    found[manifest] = estimates.data(manifest, run)
-    return found
-
-
-def _missing_drawings(project: Project, experiments: list[str]) -> int:
-    """The number of missing tables, fits, figures and the report of some experiments, a job each."""
-    catalogue, wanted = project.catalogue, {REPORT} if experiments else set()
-    for name in experiments:
-        wanted.add(catalogue.table_file(name))
-        for figure in catalogue.figures_of(name):
-            wanted |= {*(fit.file for fit in figure.fits), figure.files[0], published(figure.stem)}
-    return sum(not project.place.exists(path) for path in wanted)
-
-
-def affordable(experiments: list[dict[str, Any]], budget: float) -> dict[str, Any]:
+def affordable(prices: dict[str, dict[Job, float]], budget: float) -> dict[str, Any]:
     """Which experiments a number of device-hours pays for, in this order; one that costs more than is left is passed
-    over. A run that is not done is paid for once, by the first experiment that is bought.
-    """
-    runs = (row for item in experiments for row in item["runs"])
-    costs = {row["run"]: 0.0 if row["done"] else row["device_hours"] for row in runs}
-    left, paid, rows = budget, set(), []
-    for item in experiments:
-        price = sum(costs[run] for run in item["asks"] if run not in paid)
-        price += item["evaluation_device_hours"]
+    over. A job is paid for once, by the first experiment that is bought."""
+    left, paid, rows = budget, set[Job](), []
+    for name, hours in prices.items():
+        price = sum(hours[job] for job in hours if job not in paid)
         if bought := price <= left:
             left -= price
-            paid.update(item["asks"])
-        rows.append({"experiment": item["experiment"], "device_hours": price, "bought": bought, "left": left})
+            paid.update(hours)
+        rows.append({"experiment": name, "device_hours": price, "bought": bought, "left": left})
     return {"device_hours": budget, "rows": rows, "left": left}
 
 
 def text(document: dict[str, Any], runs: bool = False) -> str:
-    todo = count(document["todo_runs"], "run")
+    """The plan for people; `runs`: with a line for each run."""
+    total, device = document["total"], document["device"]
     lines = [
-        f"{document['path']} (study {document['study']} at scale {document['scale']}): {todo} to train",
+        f"{document['path']} (study {document['study']} at scale {document['scale']}): "
+        f"{count(total['runs'], 'run')} to train",
         "",
-        f"{'experiment':<24}{'points':>7}{'runs':>6}{'to do':>6}{'shared':>7}{'FLOPs':>13}{'time':>9}"
-        f"{'device time':>12}{'USD':>9}",
+        f"{'':<24}{'jobs':>6}{'runs':>6}{'FLOPs':>13}{'training':>10}{'evaluation':>12}{'all jobs':>10}"
+        f"{'device time':>12}{'USD':>11}",
     ]
-    for item in document["experiments"]:
-        price = f"{item['todo_usd']:,.2f}" if item["todo_usd"] else "-"
-        lines.append(
-            f"{item['experiment']:<24}{item['points']:>7}{len(item['runs']):>6}{item['todo_runs']:>6}"
-            f"{item['shared_runs']:>7}{flops_text(item['todo_flops']):>13}{seconds_text(item['todo_seconds']):>9}"
-            f"{device_text(item['todo_device_hours']):>12}{price:>9}"
-        )
+    for row in document["rows"]:
+        lines.append(_row_line(row))
         if runs:
-            lines += [_run_line(row) for row in item["runs"]]
-    lines += ["", *_totals(document)]
-    if "budget" in document:
-        lines += ["", *_budget_lines(document["budget"], document["device"])]
-    return "\n".join(lines)
-
-
-def _run_line(row: dict[str, Any]) -> str:
-    state = "done " if row["done"] else "to do"
-    return (
-        f"  {state} {row['run']}: {row['parameters']:,} parameters, {row['steps']:,} steps, "
-        f"{flops_text(row['flops'])}, {seconds_text(row['seconds'])}, {bytes_text(row['memory_bytes'])} of memory"
-        + (f" in {row['micro_batches']} micro-batches" if row["micro_batches"] > 1 else "")
-    )
-
-
-def _totals(document: dict[str, Any]) -> list[str]:
-    device = _priced(document["todo_device_hours"], document["device"], document["todo_usd"])
-    parts = f"{seconds_text(document['preparation_seconds'])} for data and "
-    parts += f"{seconds_text(document['drawing_seconds'])} for tables and figures"
-    lines = [
-        f"Total: {seconds_text(document['todo_seconds'])} of jobs ({device}), including {parts}",
-        f"About {seconds_text(document['wall_seconds'])} with {count(document['jobs'], 'job')} at once; "
-        f"the longest chain of jobs takes {seconds_text(document['chain_seconds'])}",
+            lines += [_run_line(run) for run in document["runs"] if run["experiment"] == row["name"]]
+    lines += [
+        _row_line(total),
+        "",
+        f"About {seconds_text(document['wall_seconds'])} with {count(document['at_once'], 'job')} at once; the slowest "
+        f"chain of jobs takes {seconds_text(document['chain_seconds'])}",
     ]
     if "pod_hours" in document:  # a pod costs as long as it exists
         lines.append(f"{device_text(document['pod_hours'])} of the pod; {document['price']}")
     if so_far := document.get("spent"):
-        used = _priced(so_far["device_hours"], document["device"], so_far["usd"])
+        used = _priced(so_far["device_hours"], device, so_far["usd"])
         lines.append(f"Spent so far: {used} by {count(so_far['jobs'], 'job')}")
     lines += [f"Reads {file} (SHA-256 {found[:12]}...)" for file, found in document["files"].items()]
-    lines += [f"Speed: {document['speed']}", f"Checkpoints: {bytes_text(document['checkpoint_bytes'])}"]
-    if "compiled_runs" in document:
-        number, compiled = (
-            sum(len(item["runs"]) for item in document["experiments"]),
-            document["compiled_runs"],
-        )
-        advice = "" if compiled == number else " (`python -m trm tpu-check` compiles them)"
+    lines.append(f"Speed: {document['speed']}")
+    if total["runs"]:
+        lines.append(f"Checkpoints: {bytes_text(document['checkpoint_bytes'])}")
+    if "pod_hours" in document and total["runs"]:
+        compiled = sum(run["compiled"] for run in document["runs"])
+        advice = "" if compiled == total["runs"] else " (`python -m trm tpu-check` compiles them)"
         lines.append(
-            f"Step time: compiled estimate for {compiled} of {number} runs, FLOPs for the others{advice}"
+            f"Step time: compiled estimate for {compiled} of {total['runs']} runs, FLOPs for the others{advice}"
         )
-    return lines
+    if "budget" in document:
+        lines += ["", *_budget_lines(document["budget"], device)]
+    return "\n".join(lines)
+
+
+def _row_line(row: dict[str, Any]) -> str:
+    training, evaluation, seconds = (
+        seconds_text(row[key]) if row[key] else "-"
+        for key in ("training_seconds", "evaluation_seconds", "seconds")
+    )
+    return (
+        f"{row['name']:<24}{row['jobs']:>6}{row['runs'] or '-':>6}"
+        f"{flops_text(row['flops']) if row['flops'] else '-':>13}{training:>10}{evaluation:>12}{seconds:>10}"
+        f"{device_text(row['device_hours']) if row['device_hours'] else '-':>12}"
+        f"{format(row['usd'], ',.2f') if row['usd'] else '-':>11}"
+    )
+
+
+def _run_line(row: dict[str, Any]) -> str:
+    return (
+        f"  {row['run']}: {row['parameters']:,} parameters, {row['steps']:,} steps, "
+        f"{flops_text(row['flops'])}, {seconds_text(row['seconds'])}, {bytes_text(row['memory_bytes'])} of memory"
+        + (f" in {row['micro_batches']} micro-batches" if row["micro_batches"] > 1 else "")
+    )
 
 
 def _priced(hours: float, device: str, usd: float) -> str:
@@ -283,8 +293,31 @@ def _budget_lines(budget: dict[str, Any], device: str) -> list[str]:
     return lines
 
 
+def job_of(job: Any) -> Job | None:
+    """A job of Snakemake's graph; None for a target, which runs nothing."""
+    if job.rule.shellcmd is None:
+        return None
+    names = [str(value) for value in job.wildcards]
+    if job.rule.name == "evaluate":
+        return Job("evaluate", "{}/evaluation-{}.json".format(*names))
+    return Job(job.rule.name, *names[:1])
+
+
+def at_once(snakemake: Any, project: Project) -> int:
+    """Jobs of one worker or host that the profile and the command line let run at the same time. `snakemake`: its
+    `workflow` object."""
+    cores, jobs = (snakemake.global_resources[name].value for name in ("_cores", "_nodes"))
+    settings, limits = project.settings, [jobs] if jobs else []
+    if snakemake.local_exec and not (jobs and cores == 1):  # a dry run with `jobs` alone has one core
+        limits.append(cores // project.study.scale.threads)
+    for resource, each in (("gpu", settings.gpus), ("tpu_hosts", 1)):
+        if resource in snakemake.global_resources and each:
+            limits.append(snakemake.global_resources[resource].value // each)
+    return max(1, min(limits, default=1))
+
+
 def announce(project: Project, snakemake: Any, failed: bool) -> None:
-    """Print the plan at the end of a dry run: of the experiments that its targets name, else of those selected; or the
+    """Print the plan of the jobs that Snakemake would run, and why it would run them, at the end of a dry run; or the
     nearest name where a target is unknown.
 
     Args:
@@ -293,14 +326,24 @@ def announce(project: Project, snakemake: Any, failed: bool) -> None:
     """
     if snakemake.dag_settings is None:  # it ended before
         return
-    if getattr(snakemake, "_dag", None) and len(snakemake.dag):
-        snakemake.dag.print_reasons()
     targets, rules = snakemake.dag_settings.targets, [rule.name for rule in snakemake.rules]
     for target in targets:
         if target not in rules and "/" not in target and not Path(target).exists():
             print(f"no experiment {target!r}{nearest(target, project.selection.targets)}", file=sys.stderr)
             return
-    if failed:
+    if failed or not getattr(snakemake, "_dag", None):
         return
-    names = [name for name in project.study.experiments if name in targets]
-    print(f"\n{text(document(project, names=names or None))}", file=sys.stderr)
+    dag = snakemake.dag
+    found = {job: known for job in dag.needrun_jobs(exclude_finished=False) if (known := job_of(job))}
+    if not found:  # Snakemake has said so
+        return
+    tables = [job.wildcards.table for job in dag.jobs if job.rule.name == "table"]
+    asked = [project.catalogue.tables[table] for table in tables]
+    owners = owners_of(project, sorted(asked, key=list(project.study.experiments).index))
+    planned = document(project, found.values(), at_once(snakemake, project), owners)
+    if project.place.unread:
+        print(
+            f"\nPlanned as if the bucket were empty. A real run needs it: {project.place.unread}",
+            file=sys.stderr,
+        )
+    print(f"\n{text(planned)}\n", *reason_lines(project, dag, found, owners), sep="\n", file=sys.stderr)

@@ -12,7 +12,7 @@ from trm.analysis.specs import Check
 from trm.errors import UserError
 from trm.io import sha256_file
 from trm.pipeline.catalogue import Catalogue, Figure
-from trm.pipeline.places import Place
+from trm.pipeline.places import Place, unreadable
 from trm.pipeline.selection import Selection
 from trm.pipeline.settings import Settings, check_keys, options_of, split
 from trm.play import models_folder
@@ -84,12 +84,13 @@ class Project:
         return {run for run in self.runs if all(map(self.place.exists, self.catalogue.run_files(run)))}
 
 
-def open_project(config: dict[str, Any], storage: Any = None) -> Project:
+def open_project(config: dict[str, Any], storage: Any = None, dryrun: bool = False) -> Project:
     """Read and check everything that can be checked before a job runs.
 
     Args:
         config: Snakemake's config, see `Settings`.
         storage: Snakemake's `storage` object, for rules that name files in a bucket.
+        dryrun: whether nothing will run, so that neither a bucket nor an account is needed.
 
     Raises:
         UserError: one sentence: what is wrong, where, and what to do.
@@ -98,7 +99,12 @@ def open_project(config: dict[str, Any], storage: Any = None) -> Project:
     study = load_study(settings.study, settings.scale, settings.set, config)
     check_keys(rest, study.variables)
     catalogue = Catalogue(study, settings.study)
-    place = Place(settings.storage_prefix, storage)
+    if settings.unset and not dryrun:
+        raise UserError(settings.unset)
+    unread = settings.unset or (
+        unreadable(settings.storage_prefix) if dryrun and settings.storage_prefix else ""
+    )
+    place = Place(settings.storage_prefix, storage, unread)
     selection = Selection(catalogue, settings.experiments, place.exists)
     return Project(settings, study, catalogue, place, selection, options_of(config))
 

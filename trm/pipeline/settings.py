@@ -40,6 +40,8 @@ class Settings(BaseModel):
     """Folder of the jobs' logs."""
     storage_prefix: str = ""
     """gs://bucket/prefix or s3://bucket/prefix of data sets, runs and checkpoints; empty: this disk."""
+    unset: str = ""
+    """What the profile's cloud settings lack; a dry run plans without it, as if the bucket were empty."""
     hardware: str = "config/hardware.yaml"
     """File with the speed and price of each machine, used for cost estimates."""
     budget_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

@@ -126,14 +126,18 @@ def evaluation_seconds(
     """Expected seconds of arithmetic of one evaluation on one job's devices. `test_puzzles`: of the test split."""
     model, data = config.model, shape(config.data)
     test = min(test_puzzles, evaluation.test_puzzles or test_puzzles)
-    puzzles = test + min(evaluation.train_puzzles, config.data.train_puzzles or evaluation.train_puzzles)
-    steps = max(evaluation.unroll, default=model.halt_max_steps)
-    passes = 1 + evaluation.confident + sum(evaluation.restarts) * test / max(1, puzzles)
+    train = min(evaluation.train_puzzles, config.data.train_puzzles or evaluation.train_puzzles)
+    deepest, steps = (
+        max(evaluation.unroll, default=model.halt_max_steps),
+        evaluation.steps or model.halt_max_steps,
+    )
+    row_steps = (test + train) * deepest + evaluation.confident * test * deepest
+    row_steps += max(evaluation.restarts, default=0) * test * steps
     if spec_of(config.data.task).votes:
         copies = config.data.augmentations if evaluation.copies is None else evaluation.copies
-        passes *= 1 + copies
+        row_steps += (1 + copies) * test * steps
     row = flops.forward_flops(model, data.seq_len, data.vocab_size)
-    return puzzles * steps * passes * row / (hardware.devices * hardware.flops_per_second)
+    return row_steps * row / (hardware.devices * hardware.flops_per_second)
 
 
 def fitting_micro_batches(

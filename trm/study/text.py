@@ -30,7 +30,7 @@ def _two_digits(value: float) -> str:
 
 def flops_text(flops: float) -> str:
     """FLOPs with a prefix: 3.2 TFLOP."""
-    return _with_prefix(flops, "FLOP", ("E", "P", "T", "G", "M"), 1e18)
+    return _with_prefix(flops, "FLOP", ("Z", "E", "P", "T", "G", "M"), 1e21)
 
 
 def bytes_text(count: float) -> str:

@@ -22,8 +22,8 @@ rule train:
     threads: of_wildcards(PLAN.threads, "run")
     resources:
         tpu_hosts=of_wildcards(PLAN.hosts, "run"),
-        runtime=of_wildcards(PLAN.minutes, "run"),
-        mem_mb=of_wildcards(PLAN.memory_mb, "run"),
+        runtime=of_wildcards(lambda run: PLAN.minutes("train", run), "run"),
+        mem_mb=of_wildcards(lambda run: PLAN.memory_mb("train", run), "run"),
         gpu=of_wildcards(PLAN.gpus, "run"),
         nodes=of_wildcards(PLAN.nodes, "run"),
         # for the Slurm plugin: a process on each node, which the command starts

@@ -51,7 +51,7 @@ def test_compiled_step_times_replace_those_from_flops(project: Project, checked:
     assert after.of(run).seconds == pytest.approx(fixed + 0.040 * after.of(run).steps)
     assert "step time compiled" in after.sentence(run)
     document = plan.document(project)
-    rows = {row["run"]: row["compiled"] for item in document["experiments"] for row in item["runs"]}
+    rows = {row["run"]: row["compiled"] for row in document["runs"]}
     assert all(rows.values())  # runs of one shape are one program
     assert f"compiled estimate for {len(rows)} of {len(rows)} runs" in plan.text(document)
 
