@@ -64,8 +64,12 @@ class Words:
                 }
 
     def why(self, job: Job, reason: Any, follows: bool) -> tuple[str, str]:
-        """Why a job runs, and the experiment that the sentence ends with, if any, with the place of its list. `reason`: Snakemake's. `follows`: it
-        reads what another job makes."""
+        """Why a job runs, and the experiment that the sentence ends with, if any, with the place of its list.
+
+        Args:
+            reason: Snakemake's.
+            follows: it reads what another job makes.
+        """
         if reason.forced:
             return "forced on the command line", ""
         if reason._incomplete_output:
