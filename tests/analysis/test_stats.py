@@ -22,6 +22,7 @@ from trm.analysis.stats import (
     noise_scale,
     paired,
     pooled_log_intervals,
+    share,
     wilson,
 )
 from trm.analysis.words import (
@@ -185,15 +186,31 @@ def test_p_values_agree_with_scipy() -> None:
     data = np.array([0.1, 0.25, 0.02])
     assert mean(data).p == pytest.approx(stats.ttest_1samp(data, 0).pvalue)
     assert mean([0.1]).p is None
-    assert Mean(0.1, (0.1, 0.1), 3).p == 0.0
+    assert mean([0.25, 0.25, 0.25]) == Mean(0.25, None, 3)  # equal differences say nothing of their spread
+    assert mean([0.2, 0.2, 0.2]).p is None
+
+
+def test_a_level_carries_the_error_of_its_seeds_and_of_its_test_set() -> None:
+    """Simulated: 3 seeds of one model family on one test set of 200 puzzles of unlike difficulty."""
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(400):
+        puzzles = rng.beta(2, 1, 200)  # the same for all seeds
+        skill = rng.normal(0, 0.05, (3, 1))
+        found = share((rng.random((3, 200)) < puzzles + skill).mean(axis=1), 200)
+        held += found.bounds is not None and found.bounds[0] <= 2 / 3 <= found.bounds[1]
+    assert 0.93 <= held / 400 <= 1.0
+    assert share([0.9], 1000).bounds == pytest.approx(wilson(900, 1000))
+    assert share([1.0, 1.0, 1.0], 1000).bounds == pytest.approx(wilson(1000, 1000))
 
 
 def test_the_detectable_difference_has_the_stated_power() -> None:
-    """20 pairs with standard deviation 1: the noncentral t gives 80 % within the approximation's 2 %."""
-    size = detectable([mean(np.resize([1.0, -1.0], 20) * np.sqrt(19 / 20))])
-    limit = stats.t.ppf(0.975, 19)
-    assert size is not None
-    assert stats.nct.sf(limit, 19, size * np.sqrt(20)) == pytest.approx(0.8, abs=0.02)
+    """By the noncentral t: with three pairs and four comparisons the sum of two t quantiles had 71 %."""
+    for pairs, comparisons in ((20, 1), (3, 4)):
+        unit = np.arange(pairs) / np.arange(pairs).std(ddof=1)
+        size = detectable([mean(unit)] * comparisons)
+        limit = stats.t.ppf(1 - 0.025 / comparisons, pairs - 1)
+        assert size is not None
+        assert stats.nct.sf(limit, pairs - 1, size * np.sqrt(pairs)) == pytest.approx(0.8, abs=1e-6)
     assert detectable([Mean(0.1, None, 1)]) is None
 
 

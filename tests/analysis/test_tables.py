@@ -35,6 +35,23 @@ def test_one_primary_row_a_run_with_derived_columns(tables: dict[str, Table]) ->
     assert one["eval_steps"] == one["model.halt_max_steps"]
 
 
+def test_what_is_compared_does_not_move_the_ruler(tmp_path: Path) -> None:
+    """Runs trained with 4 and with 16 supervision steps are read after one number; without one, each at its own."""
+    points = [{"model.halt_max_steps": 4}, {"model.halt_max_steps": 16}]
+    unrolled = EvaluationConfig(unroll=(1, 4, 16, 32))
+    entry = experiment(tmp_path, "supervision", points, seeds=2, evaluations=[unrolled])
+    for wanted, steps in ((None, 32), (4, 4)):
+        table = collect(TableSpec.model_validate({**entry, "test_steps": wanted}))
+        rows = table.select()
+        assert (set(rows["eval_steps"]), len(rows), table.info["test_steps"]) == ({steps}, 4, steps)
+        assert set(rows["model.halt_max_steps"]) == {4, 16}
+    with pytest.raises(UserError, match="test_steps: 64 is not measured by every evaluation"):
+        collect(TableSpec.model_validate({**entry, "test_steps": 64}))
+    own = collect(TableSpec.model_validate(experiment(tmp_path, "own", points, seeds=2)))
+    assert own.info["test_steps"] is None
+    assert (own.select()["eval_steps"] == own.select()["model.halt_max_steps"]).all()
+
+
 def test_epochs_count_puzzles_that_halted_not_rows_offered(tables: dict[str, Table]) -> None:
     """Each step offers a row again until it halts; 1,200 steps of 64 rows are 15 passes over 1,000 puzzles, not 77."""
     history = pd.DataFrame({"step": [600, 1200], "rows": [38400, 76800], "train/steps": [6.0, 4.0]})

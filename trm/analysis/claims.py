@@ -29,11 +29,13 @@ FALL = 1.5
 Measure = Literal["difference", "interaction", "level", "power", "change", "optimum", "prediction"]
 """difference: `subject` less `against`. interaction: how much that differs at `place`. level: a value alone. power: the
 exponent of a law of `subject` over the range `against`. change: the same range, without a form; the logarithm of the
-ratio of its `ends`. optimum: the exponent of the best value of `metric` in `subject`. prediction: an extrapolation to
-`subject`, held against the published `against`."""
+ratio of its `ends`. optimum: the exponent of the best value of `metric` in `subject`, over the range
+`against` alone if it is no power law. prediction: an extrapolation to `subject`, held against the published
+`against`."""
 Verdict = Literal["higher", "lower", "open", "corrected", "single", "none"]
 """higher, lower: established. open: not established. corrected: an interval without 0, but not after the correction.
-single: one pair of seeds. none: nothing to compare, or not possible."""
+single: one pair of seeds, or several with
+one and the same difference: no interval. none: nothing to compare, or not possible."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,11 @@ class Claim:
         bounds = (low, high) if self.value > 0 else (-high, -low)
         return changed(self.metric, abs(self.value), bounds, sign=False)
 
+    @property
+    def alone(self) -> str:
+        """Why a difference has no interval."""
+        return "one pair of seeds" if self.pairs < 2 else f"{self.pairs} equal differences"
+
     def text(self) -> str:
         """The claim as a clause: lower case, no full stop."""
         words: Callable[[], str] = getattr(self, f"_{self.measure}")
@@ -119,10 +126,10 @@ class Claim:
             return f"{name} is {self.size} {self.verdict} with {self.subject} than with {self.against}{more}"
         if self.verdict == "single" and self.ends:
             first, last = (measured(self.metric, end) for end in self.ends)
-            why = self.more or "one pair of seeds, no interval"
+            why = self.more or f"{self.alone}, no interval"
             return f"{name} is {first} with {self.against} and {last} with {self.subject} ({why})"
         why = {
-            "single": "one pair of seeds gives no interval",
+            "single": f"{self.alone}: no interval",
             "corrected": "not established after correction for several comparisons",
         }.get(self.verdict, "no difference established" + " by two pairs of seeds" * (self.pairs == 2))
         between = f"between {self.against} and {self.subject}"
@@ -165,6 +172,9 @@ class Claim:
         if not self.sign:
             best = f"the best {noun(self.metric)}"
             return f"no trend of {best} with {self.subject} is established (exponent {self.amount})"
+        if self.against:
+            local = f"the best {noun(self.metric)} {verb} with {self.subject} by a local exponent of {self.amount}"
+            return f"{local} {self.against}{self.more}"
         law = f"the best {noun(self.metric)} {verb} as a power law of {self.subject} with exponent {self.amount}"
         return law + self.more
 
@@ -301,6 +311,7 @@ def _differences(group: list[Claim]) -> str:
     """Several values against one: which are higher, which lower, which not known to differ."""
     first, total = group[0], len(group)
     parts = []
+    alone = next((claim.alone for claim in group if claim.verdict == "single"), "")
 
     def names(here: list[Claim], how: Callable[[Claim], str]) -> str:
         if len(here) > NAMED:
@@ -318,7 +329,7 @@ def _differences(group: list[Claim]) -> str:
     for verdict, words in (
         ("open", "no difference is established for"),
         ("corrected", "after correction for several comparisons none is established for"),
-        ("single", "one pair of seeds gives no interval for"),
+        ("single", f"{alone}, no interval for"),
         ("none", "no seed is shared with"),
     ):
         here = [claim for claim in group if claim.verdict == verdict]

@@ -56,6 +56,8 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
         facts["size"] += f" ({drawing.carried} carry the line)"
     items = [facts["study"], *(facts[key].replace(" ", "\u00a0") for key in ("size", "data", "commit"))]
     footer(figure, "\u00a0· ".join(items))
+    if any(table.info.get("test_steps", 0) is None for table in tables) and _uneven(drawing.rows):
+        drawing.caption += " Runs are read after as many supervision steps as each had in training."
     lost = sum(len(table.info.get("missing", [])) for table in tables)
     if lost:
         drawing.caption += f" Incomplete: {count(lost, 'file')} missing, the figure shows the rest."
@@ -67,6 +69,11 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
     drawing.answer = answer(drawing.claims) or drawing.answer or drawing.sentence
     drawing.strength = strength(drawing.claims)
     return drawing
+
+
+def _uneven(rows: pd.DataFrame) -> bool:
+    """Whether primary rows differ in their supervision steps at test time."""
+    return bool(rows["primary"].all() and rows["eval_steps"].nunique() > 1)
 
 
 def footer(figure: Canvas, text: str) -> None:

@@ -126,10 +126,14 @@ def _price(form: Mapping[str, Any], x: str) -> str:
     return f" {goal(target['accuracy'])} accuracy needs {number(target['x'], 2)}{bounds} {label(x).unit or noun(x)}."
 
 
-def elsewhere(fits: Sequence[Fit]) -> str:
-    """In which other variables the same runs follow a law."""
+def elsewhere(fit: Fit, others: Sequence[Fit]) -> str:
+    """In which other variables the same runs follow a law. These move together, so that an exponent in one of them
+    counts only beside a law of the first."""
     parts = []
-    for fit in fits:
+    if others and not supported(fit["groups"][0]):
+        names = listed([noun(other["spec"]["x"]) for other in others])
+        return f" Nor is a power law of {names} claimed, which change with it in the same runs."
+    for fit in others:
         group, x = fit["groups"][0], noun(fit["spec"]["x"])
         law = f"exponent {estimate(*slope(chosen(group)))}" if supported(group) else ""
         parts.append(f"{x}, {law or f'no law ({why_not(group)})'}")
@@ -191,6 +195,8 @@ def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
     inside, law = [item for item in group["optima"] if not item["edge"]], group["law"]
     edges = [item["second"] for item in group["optima"] if item["edge"]]
     ends = f" At {_at(spec['second'], edges)} the best value lies at the edge of the grid." if edges else ""
+    if law and law.get("local"):
+        return [_local(law, spec, ends)]
     if not followed(group):
         few = f"{len(inside)} of {len(group['optima'])} optima lie inside the grid, too few for a power law"
         why = listed(law["doubts"]) if law and law["enough_points"] and law["doubts"] else few
@@ -210,6 +216,17 @@ def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
             f"{shown[1]} %.{_missed(group, spec)}{ends}"
         )
     return [Claim(x, second, "", value, bounds, verdict, "optimum", more=more, notes=ends, pairs=len(inside))]
+
+
+def _local(law: Mapping[str, Any], spec: Mapping[str, Any], ends: str) -> Claim:
+    """The exponent at the largest values of a best x that follows no power law, since its logarithms bend."""
+    local, bounds = law["local"], tuple(law["local"]["interval"])
+    bend = estimate(law["curvature"]["value"], law["curvature"]["interval"])
+    over = span(*local["range"], label(spec["second"]).unit)
+    more = f"; no power law is claimed: over all optima its logarithms bend (curvature {bend})"
+    fields: dict[str, Any] = {"more": more, "notes": ends, "pairs": law["points"]}
+    second, verdict = noun(spec["second"]), verdict_on(bounds)
+    return Claim(spec["x"], second, over, local["value"], bounds, verdict, "optimum", **fields)
 
 
 def _at(column: str, values: Sequence[float]) -> str:

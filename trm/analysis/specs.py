@@ -187,6 +187,8 @@ class TableSpec(Spec):
     name: str
     scale: str
     study: str
+    test_steps: Annotated[int, Field(ge=1)] | None = None
+    """Supervision steps at test time by which runs are compared; null: 64, or the most below it that all measured."""
     recipe: dict[str, Any] = {}
     """The scale's recipe, dotted key -> value: what ablations that name no baseline compare with."""
     points: tuple[TablePoint, ...] = Field(min_length=1)

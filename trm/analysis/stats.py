@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import optimize, stats
 
 LEVEL = 0.95
 """Level of every interval."""
@@ -38,8 +38,6 @@ class Mean:
         if self.bounds is None or self.n < 2:
             return None
         half = self.bounds[1] - self.value
-        if half <= 0:
-            return 0.0 if self.value else 1.0
         return float(
             2 * stats.t.sf(abs(self.value) / half * stats.t.ppf(0.5 + LEVEL / 2, self.n - 1), self.n - 1)
         )
@@ -51,15 +49,28 @@ class Mean:
 
 
 def mean(values: np.ndarray | pd.Series | list[float]) -> Mean:
-    """Mean and Student interval over seeds (n - 1 degrees of freedom); NaN values are left out."""
+    """Mean and Student interval over seeds (n - 1 degrees of freedom); NaN values are left out. Equal values, as shares
+    of a small test set are, say nothing of their spread: no interval."""
     data = np.asarray(values, float)
     data = data[np.isfinite(data)]
     n = len(data)
     centre = float(data.mean()) if n else float("nan")
-    if n < 2:
+    if n < 2 or np.ptp(data) <= 1e-12 * max(1.0, abs(centre)):
         return Mean(centre, None, n)
     half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1) * data.std(ddof=1) / np.sqrt(n))
     return Mean(centre, (centre - half, centre + half), n)
+
+
+def share(values: np.ndarray | pd.Series | list[float], puzzles: float) -> Mean:
+    """Mean share of `puzzles` over seeds, which share one test set: half the widths of Student's interval over seeds
+    and of Wilson's over puzzles add in squares (Zou & Donner 2008, MOVER). Of one seed the puzzles' error alone."""
+    seeds = mean(values)
+    if not seeds.n or not puzzles > 0:
+        return seeds
+    low, high = wilson(seeds.value * puzzles, puzzles)
+    own = seeds.bounds[1] - seeds.value if seeds.bounds else 0.0
+    below, above = (float(np.hypot(own, end - seeds.value)) for end in (low, high))
+    return Mean(seeds.value, (seeds.value - below, seeds.value + above), seeds.n).clipped(0.0, 1.0)
 
 
 def seed_spread(logs: np.ndarray, group: np.ndarray) -> float | None:
@@ -138,17 +149,18 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 def detectable(differences: Sequence[Mean], power: float = 0.8) -> float | None:
     """The smallest true difference that the typical comparison would have shown with probability `power`.
 
-    (t_alpha + t_power) s / sqrt(n): s is the standard deviation of paired differences pooled over the comparisons, and
-    alpha is divided by their number (Bonferroni, stricter than Holm's method). None: no comparison has two pairs.
+    By the noncentral t distribution of n - 1 degrees. The standard deviation of paired differences is pooled over the
+    comparisons, and alpha is divided by their number (Bonferroni, stricter than Holm's method). None: no comparison has
+    two unlike pairs.
     """
     known = [(item.n, item.bounds[1] - item.value) for item in differences if item.n > 1 and item.bounds]
     if not known:
         return None
     n = min(n for n, _ in known)
     errors = [half / stats.t.ppf(0.5 + LEVEL / 2, n - 1) for n, half in known]
-    spread = float(np.sqrt(np.mean(np.square(errors))))
-    alpha = (1 - LEVEL) / len(known)
-    return float((stats.t.ppf(1 - alpha / 2, n - 1) + stats.t.ppf(power, n - 1)) * spread)
+    limit = stats.t.ppf(1 - (1 - LEVEL) / len(known) / 2, n - 1)
+    size = optimize.brentq(lambda at: stats.nct.sf(limit, n - 1, at) - power, 0.0, 10 * limit + 10)
+    return float(size * np.sqrt(np.mean(np.square(errors))))
 
 
 EQUAL_COST = 0.05

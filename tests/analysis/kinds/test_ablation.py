@@ -14,11 +14,11 @@ from trm.errors import UserError
 
 
 def test_the_power_of_the_seeds_is_stated() -> None:
-    """sd 0.1 of 3 pairs: (4.303 + 1.061) 0.1 / sqrt(3) = 31 points."""
+    """sd 0.1 of 3 pairs: 5.65 x 0.1 / sqrt(3) = 32.6 points by the noncentral t."""
     half = 4.303 * 0.1 / 3**0.5
     near, far = Mean(0.0, (-half, half), 3), Mean(0.0, (-2.0, 2.0), 3)
     text = power([near], detectable([near]), "exact_accuracy")
-    assert text == "3 pairs of seeds can show a difference of 31.0 points (80 % power)."
+    assert text == "3 pairs of seeds can show a difference of 32.6 points (80 % power)."
     assert "too few to show any difference" in power([far], detectable([far]), "exact_accuracy")
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from benchmarks import isoflop
@@ -13,9 +15,10 @@ from tests.analysis.synthetic import experiment
 from trm.analysis.claims import sentences
 from trm.analysis.drawing import save, styled
 from trm.analysis.fits import fit_table
+from trm.analysis.fits.optimum import best_of
 from trm.analysis.kinds import draw
-from trm.analysis.laws import of_fit
-from trm.analysis.specs import TableSpec
+from trm.analysis.laws import followed, of_fit
+from trm.analysis.specs import FitSpec, TableSpec
 from trm.analysis.tables import Table, collect
 from trm.study.schema import RunConfig
 
@@ -66,6 +69,7 @@ def test_a_best_width_at_the_edge_of_the_grid_only_bounds_it(tmp_path: Path) -> 
 
 def test_an_optimum_that_the_law_misses_is_named() -> None:
     law = {"parameters": {"a": 0.5, "A": 1e-5, "steps": 0.3}, "enough_points": True, "doubts": []}
+    law["local"] = None
     law["intervals"] = {"a": [0.4, 0.6], "steps": [0.2, 0.4]}
     optima = [
         {"second": second, "x_interval": [low, high], "edge": False, "doubling": {"value": 0.2}}
@@ -83,10 +87,30 @@ def test_an_optimum_that_the_law_misses_is_named() -> None:
 def test_a_law_is_claimed_of_simulated_studies_where_there_is_one(
     curvature: str, exponent: float, claimed: bool
 ) -> None:
-    """Widths that grow with the budget feign a law where the best width is the same at every budget."""
+    """With seeds shared by all points. Widths that grow with the budget feign a law where the best one is the same."""
     bends, width = next(truth[1::2] for truth in isoflop.TRUTHS if truth[::2] == (curvature, exponent))
     laws = 0
     for index in range(10):
-        claim = of_fit({"spec": SPEC, "groups": [isoflop.studied(bends, exponent, width, index)]})[0]
+        claim = of_fit({"spec": SPEC, "groups": [isoflop.studied(bends, exponent, width, index, 0.7)]})[0]
         laws += bool(claim.sign)
     assert laws >= 7 if claimed else laws <= 1
+
+
+def test_a_best_width_that_bends_is_no_law() -> None:
+    """Exponents 0.7 and then 0.2, with little noise: the one at the largest budgets is said, as data and in words."""
+    rows = []
+    for budget in np.geomspace(1e10, 1e13, 6):
+        best = 64 * (budget / 3e11) ** (0.7 if budget < 3e11 else 0.2)
+        for width, seed in product(best * np.array([0.4, 0.7, 1.0, 1.5, 2.3, 9.0]), range(3)):
+            noise = 0.01 * np.random.default_rng([seed, int(budget)]).standard_normal()
+            y = np.exp(0.4 * np.log(width / best) ** 2 + noise)
+            rows.append((width, budget, budget / width, y, f"{budget}-{width}-{seed}", seed))
+    columns = ["model.d_model", "train_flops", "training.steps", "cross_entropy", "run", "seed"]
+    frame = pd.DataFrame(rows, columns=columns).assign(finished=True, experiment="isoflop")
+    group = best_of(frame, FitSpec(bootstrap=200, **SPEC))
+    (claim,) = of_fit({"spec": SPEC, "groups": [group]})
+    assert claim.value == pytest.approx(0.2, abs=0.05)
+    assert claim.against.startswith("between 6.31")
+    assert "by a local exponent of 0.2" in claim.text()
+    assert "no power law is claimed: over all optima its logarithms bend (curvature" in claim.text()
+    assert not followed(group)

@@ -89,6 +89,18 @@ def _whole(
     return found
 
 
+def by_seed(
+    log_y: Array, group: np.ndarray, seeds: np.ndarray, count: int, seed: int, level: float = 0.95
+) -> Array:
+    """Bootstrap data sets [B, N] in which every seed moves as a whole, as seeds share their data, order and start over
+    grid points: its residuals everywhere times one normal number (the wild cluster bootstrap of Cameron, Gelbach &
+    Miller 2008), with Student's factor for as many clusters as there are seeds. One seed: nothing varies."""
+    residuals, means = within(log_y, group)
+    keys, index = np.unique(seeds, return_inverse=True)
+    numbers = np.random.default_rng(seed).standard_normal((count, len(keys)))
+    return np.asarray(means + student_factor(len(keys), 1, level) * numbers[:, index] * residuals)
+
+
 def student_factor(observations: int, points: int, level: float = 0.95) -> float:
     """Student's quantile over the normal one, for as many degrees of freedom as the pooled seed spread has."""
     tail = 0.5 + level / 2

@@ -35,6 +35,8 @@ class Data:
     """Test puzzles behind each observation [N] (0: not a share)."""
     exclusions: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    seeds: np.ndarray | None = None
+    """Seed of each observation [N]; None: not known."""
     candidates: Data | None = None
     """For an envelope: all points that it was chosen from."""
 
@@ -63,7 +65,8 @@ class Data:
         keep = ~rows
         runs = [run for run, kept in zip(self.runs, keep) if kept]
         arrays = self.x[:, keep], self.y[keep], self.group[keep]
-        return Data(*arrays, runs, self.tested[keep], self.exclusions, self.notes)
+        seeds = None if self.seeds is None else self.seeds[keep]
+        return Data(*arrays, runs, self.tested[keep], self.exclusions, self.notes, seeds)
 
 
 def gather(table: Table, spec: FitSpec) -> list[tuple[Any, Data]]:
@@ -115,7 +118,8 @@ def observations(rows: pd.DataFrame, spec: FitSpec) -> Data:
     is_share = spec.y == "error"
     tested = rows["puzzles"].to_numpy(float) if is_share else np.zeros(len(rows))
     _, group = np.unique(x, axis=1, return_inverse=True)
-    data = Data(x, y, group.reshape(-1), rows["run"].tolist(), tested)
+    seeds = rows["seed"].to_numpy()
+    data = Data(x, y, group.reshape(-1), rows["run"].tolist(), tested, seeds=seeds)
     _exclude(data, ~rows["finished"].to_numpy(bool), "the run did not finish")
     _exclude(data, ~np.isfinite(y), "not measured" if spec.y != "steps_to_target" else "target not reached")
     if spec.form != "repeated_data":

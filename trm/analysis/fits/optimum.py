@@ -3,20 +3,21 @@
 Two forms. `optimum` (learning rate against batch size): the vertex of a parabola in logs through the lowest mean and
 its two neighbours, as a rate too high diverges and makes the whole curve lopsided. `isoflop` (width at equal compute):
 approach 2 of Hoffmann et al. 2022 (arXiv 2203.15556), a parabola through all widths of a budget, and the steps that
-the best width leaves. Runs are resampled, and every draw finds its own vertices. An optimum at the edge of the grid is
-only a bound: it is marked and left out of the power law.
+the best width leaves. Whole seeds are resampled, and every draw finds its own vertices. An optimum at the edge of the
+grid is only a bound: it is marked and left out of the power law, which is claimed only if its logarithms do not bend.
 
 Grids that move with the budget pull flat parabolas' vertices along, and so feign a law. Therefore `isoflop` fits a
 second time with one curvature for all budgets, which needs no vertex inside a grid but errs where curvatures differ: a
 law is claimed where this fit establishes a minimum, and its intervals cover those of both (benchmarks/isoflop.py).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from trm.analysis.fits.bootstrap import resample
+from trm.analysis.fits.bootstrap import by_seed, resample
 from trm.analysis.fits.compare import percentiles
 from trm.analysis.fits.data import Data, observations
 from trm.analysis.fits.forms import Array
@@ -28,7 +29,11 @@ from trm.errors import UserError
 EQUAL = 1.1
 """Values of `second` that differ by less are one: runs of a budget end at whole steps."""
 LEAST = {"optimum": 1, "isoflop": 4}
-"""Fewest values of `x` that can have an optimum."""
+"""Fewest values of `x` that can have an optimum, and fewest optima whose logarithms can bend."""
+LAST = 3
+"""Optima at the largest values of `second` that give the local exponent."""
+WINDOW = 5
+"""Most values of `x` through which a parabola is fitted: far from the best, no curve is one."""
 
 
 def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
@@ -49,7 +54,7 @@ def best_of(rows: pd.DataFrame, spec: FitSpec) -> dict[str, Any]:
     level = budgets(data.x[1]) if data.points else np.empty(0)
     samples = data.log_y[None]  # the measurements come first, then the bootstrap data sets
     if data.points and seed_spread(data.log_y, data.group):
-        samples = np.concatenate([samples, _resampled(data, level, spec)])
+        samples = np.concatenate([samples, _resampled(data, spec)])
     found = []
     for value in np.unique(level):
         if len(np.unique(data.x[0, level == value])) >= LEAST[spec.form]:
@@ -65,23 +70,41 @@ def best_of(rows: pd.DataFrame, spec: FitSpec) -> dict[str, Any]:
             powers.append(shared)
             if _lower(bend, spec.level) <= 0:
                 doubts.append("no minimum is established over all budgets together")
-        group["law"] = _law(powers, len(inside), spec.level) | {"doubts": doubts}
+        group["law"] = _law(powers, len(inside), spec.level) | _bend(inside, doubts, spec.level)
     else:
         group["notes"].append("fewer than two optima inside the grid: no power law of the optimum")
     group["optima"] = [{key: value for key, value in item.items() if key != "draws"} for item in found]
     return group
 
 
-def _resampled(data: Data, level: Array, spec: FitSpec) -> Array:
-    """Bootstrap data sets [B, N]. Budgets differ in their noise, so residuals stay in their budget."""
-    if spec.form == "optimum":
+def _resampled(data: Data, spec: FitSpec) -> Array:
+    """Bootstrap data sets [B, N]."""
+    if spec.form == "optimum" or data.seeds is None:
         return resample(data.log_y, data.group, spec.bootstrap, spec.seed, level=spec.level)
-    draws = np.empty((spec.bootstrap, len(data.log_y)))
-    for index, value in enumerate(np.unique(level)):
-        rows = level == value
-        own = data.log_y[rows], data.group[rows], spec.bootstrap, spec.seed + index
-        draws[:, rows] = resample(*own, level=spec.level)
-    return draws
+    return by_seed(data.log_y, data.group, data.seeds, spec.bootstrap, spec.seed, spec.level)
+
+
+def _bend(inside: list[dict[str, Any]], doubts: list[str], level: float) -> dict[str, Any]:
+    """Whether the logarithms of the best x bend, and the exponents between the last optima: what holds if they do."""
+    places, best = np.log([item["second"] for item in inside]), np.log([i["draws"]["x"] for i in inside])
+    law: dict[str, Any] = {"doubts": doubts, "local": None}
+    if len(inside) < LEAST["isoflop"] or best.shape[1] < 2:
+        return law
+    bend = np.polyfit(places - places.mean(), best, 2)[0]
+    law["curvature"] = {"value": float(bend[0]), "interval": percentiles(bend[1:], level).tolist()}
+    if curved(law["curvature"]):
+        slopes = np.polyfit(places[-LAST:], best[-LAST:], 1)[0]
+        bounds = percentiles(slopes[1:], level).tolist()
+        ends = [inside[-LAST]["second"], inside[-1]["second"]]
+        law["local"] = {"value": float(slopes[0]), "interval": bounds, "range": ends}
+        doubts.append("its logarithms bend")
+    return law
+
+
+def curved(bend: Mapping[str, Any]) -> bool:
+    """Whether the interval of a curvature leaves out 0."""
+    low, high = bend["interval"]
+    return bool(low > 0 or high < 0)
 
 
 def _through_vertices(inside: list[dict[str, Any]]) -> dict[str, Array]:
@@ -150,9 +173,12 @@ def _best(
 ) -> dict[str, Any]:
     """The optimum of one value of `second`, over all data sets."""
     places = np.unique(data.x[0, rows])
+    means = np.stack([samples[:, rows & (data.x[0] == place)].mean(axis=1) for place in places])
+    if spec.form == "isoflop":
+        first = int(np.clip(means[:, 0].argmin() - WINDOW // 2, 0, max(0, len(places) - WINDOW)))
+        places, means = places[first : first + WINDOW], means[first : first + WINDOW]
     here = [rows & (data.x[0] == place) for place in places]
     log_x = np.log(places)
-    means = np.stack([samples[:, mask].mean(axis=1) for mask in here])
     lengths = np.log([steps[data.runs[int(np.flatnonzero(mask)[0])]] for mask in here])
     vertex, edge, shape = (_nearby if spec.form == "optimum" else _through_all)(log_x, means, spec.level)
     best = {"x": np.exp(vertex), "steps": np.exp(np.interp(vertex, log_x, lengths))}

@@ -79,7 +79,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title=sentence(f"{noun(spec.y)} by {label(spec.x).name}"),
         caption=(
-            "Left: seeds faint, mean with Student's 95 % interval. Right: mean difference from the baseline "
+            f"Left: seeds faint, {common.INTERVAL}. Right: mean difference from the baseline "
             f"({base_name}) over pairs of equal seeds with its 95 % interval; filled where Holm's method, over the "
             f"{count(len(found), 'comparison')} of this figure, rejects no difference at 5 %."
         ),
@@ -172,7 +172,7 @@ def interactions(
 def _values(axes: Axes, at: float, rows: pd.DataFrame, name: str, colour: str) -> None:
     data = rows[name].dropna().to_numpy(float)
     if len(data):
-        summary = common.mean_of(data, name)
+        summary = common.mean_of(data, name, float(rows["puzzles"].iloc[0]))
         common.seed_marks(axes, at, data, colour, seeds_at=at + 0.09, summary=summary, sideways=True)
 
 

@@ -38,9 +38,13 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
     found_bins: list[Any] = []
     for _, run in rows.iterrows():
-        counted = [item for item in table.extra("bins", run) or [] if spec.by in item["bins"]]
-        main = common.reference(counted, "test", run["model.halt_max_steps"])
-        found_bins.append(main["bins"][spec.by] if main else None)
+        counted = [
+            item["bins"][spec.by]
+            for item in table.extra("bins", run) or []
+            if spec.by in item["bins"]
+            and (item["split"], item["policy"], item["steps"]) == ("test", "fixed", run["eval_steps"])
+        ]
+        found_bins.append(counted[0] if counted else None)
     rows = rows.assign(_bins=found_bins)
     rows = rows[rows["_bins"].map(bool)]
     if not len(rows):
@@ -62,7 +66,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             if not cells:
                 continue
             shares = np.array([item["correct"] / item["puzzles"] for item in cells])
-            mean = means[name] = common.mean_of(shares, "exact_accuracy")
+            mean = means[name] = common.mean_of(shares, "exact_accuracy", cells[0]["puzzles"])
             x = at + (index - (len(parts) - 1) / 2) * 0.5 / len(parts)
             marker = common.MARKERS[index % 8]
             common.binomial_bar(above, x, mean.value, cells[0]["puzzles"])
@@ -84,8 +88,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title=f"Accuracy by {word}",
         caption=(
-            "Above: exact accuracy of each bin after the supervision steps of training; faint: seeds, mean with "
-            "Student's 95 % interval; grey: binomial 95 % interval of the test set. Below: its test puzzles."
+            "Above: exact accuracy of each bin after the supervision steps of training; faint: seeds, "
+            f"{common.INTERVAL}; grey: the puzzles' part of it. Below: its test puzzles."
         ),
         claims=found,
     )

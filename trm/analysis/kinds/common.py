@@ -25,7 +25,6 @@ from trm.analysis.specs import FitSpec
 from trm.analysis.stats import Mean
 from trm.analysis.tables import Table
 from trm.analysis.tables import merge as merge
-from trm.analysis.tables import reference as reference
 from trm.analysis.words import listed, place, point_name, value_name
 from trm.errors import UserError
 
@@ -364,8 +363,15 @@ def binomial_bar(axes: Axes, x: float, share: float, puzzles: float) -> tuple[fl
     return bounds
 
 
-def mean_of(values: Any, metric: str) -> Mean:
-    """Mean with Student's interval, cut to the range of the metric."""
+INTERVAL = "mean with its 95 % interval over seeds (Student's) and test puzzles (Wilson's)"
+"""What `mean_of` gives, for captions."""
+
+
+def mean_of(values: Any, metric: str, puzzles: float = 0.0) -> Mean:
+    """Mean with Student's interval, cut to the range of the metric. `puzzles`: whose share the values are, if they are;
+    all seeds share their sampling error."""
     text = label(metric)
+    if puzzles and metric in ("error", "exact_accuracy"):
+        return stats.share(values, puzzles)
     low = 0.0 if text.percent or text.log else -np.inf
     return stats.mean(values).clipped(low, 1.0 if text.percent else np.inf)

@@ -102,7 +102,9 @@ def _panel(
     axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
     common.axis_scale(axes, "y", label(spec.metric), frame[spec.metric])
     last = frame.sort_values("step").groupby("run").last()
-    return {value: stats.mean(part[spec.metric]) for value, part in common.groups(last, "hue").items()}
+    exact, puzzles = spec.metric == "eval/exact_accuracy", float(rows["data.validation_puzzles"].max())
+    summary = (lambda values: stats.share(values, puzzles)) if exact else stats.mean
+    return {value: summary(part[spec.metric]) for value, part in common.groups(last, "hue").items()}
 
 
 def _level(axes: Axes, height: float, name: str, dashes: Any) -> None:
@@ -139,8 +141,8 @@ def _filling(axes: Axes, table: Table, rows: pd.DataFrame) -> str:
     if not known:
         return ""
     _level(axes, float(np.mean(known)), "filling dead ends", common.DASHES[1])
-    best = max(rows.groupby("point")["exact_accuracy"], key=lambda item: item[1].mean())[1]
-    shown = common.mean_of(best, "exact_accuracy")
+    best = max(rows.groupby("point"), key=lambda item: item[1]["exact_accuracy"].mean())[1]
+    shown = common.mean_of(best["exact_accuracy"], "exact_accuracy", float(best["puzzles"].iloc[0]))
     return (
         f" Without learning, filling dead ends solves {percent(float(np.mean(known)))} of the test mazes; the "
         f"model solves {percent(shown.value, shown.bounds)}"

@@ -68,7 +68,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title="Accuracy against test-time compute",
         caption=(
-            "Means over seeds with Student's 95 % interval; faint: seeds. Full lines spend compute as a user "
+            f"Faint: seeds; {common.INTERVAL}. Full lines spend compute as a user "
             "could; majority vote and the oracle (right if any restart is) are for comparison. Numbers along the "
             "blue line: supervision steps. Gains over the reference are tested on pairs of equal seeds, corrected "
             "by Holm's method."
@@ -96,7 +96,8 @@ def summarise(rows: pd.DataFrame, policy: str) -> pd.DataFrame:
     for (steps, restarts), part in rows[rows["policy"] == policy].groupby(
         ["eval_steps", "restarts"], sort=True
     ):
-        found = common.mean_of(part.groupby("seed")["exact_accuracy"].mean(), "exact_accuracy")
+        seeds, puzzles = part.groupby("seed")["exact_accuracy"].mean(), float(part["puzzles"].iloc[0])
+        found = common.mean_of(seeds, "exact_accuracy", puzzles)
         low, high = found.bounds or (np.nan, np.nan)
         lines.append((part["flops_per_puzzle"].mean(), found.value, low, high, steps, restarts))
     frame = pd.DataFrame(lines, columns=["flops", "value", "low", "high", "eval_steps", "restarts"])
@@ -124,7 +125,8 @@ def gains(rows: pd.DataFrame, where: str = "") -> list[Claim]:
         if policy == "fixed" and top["flops"] == price:
             continue
         how = f"{'at most ' * (policy == 'confident')}{int(top['eval_steps'])} steps"
-        how = f"{int(top['restarts'])} restarts" if top["restarts"] > 1 else how
+        if top["restarts"] > 1:
+            how = f"{int(top['restarts'])} restarts of each of {int(base['puzzles'].iloc[0]):,} puzzles"
         pairs[policy] = (left, here)
         costs[policy] = f"at {number(top['flops'] / price, 2)} times the compute, {how}"
     names = {

@@ -46,7 +46,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         mean = stats.mean([_steps(item) for item in part["_halting"]])
         found.append(level("mean_steps", place(key, value), mean, f" of {steps[-1]}"))
         shares = [sum(item["share"]) for item in part["_halting"]]
-        halted.append(level("halted", place(key, value), stats.mean(shares)))
+        halted.append(level("halted", place(key, value), stats.share(shares, float(part["puzzles"].iloc[0]))))
     for axis, text in zip(axes, ("test puzzles halting at this step", "test puzzles halted by this step")):
         common.axis_scale(axis, "x", Label("supervision step"), log=False)
         common.axis_scale(axis, "y", Label(text, percent=True), log=False)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from trm.analysis.claims import Claim, compared
 from trm.analysis.labels import label, lower_is_better
 from trm.analysis.laws import of_fit
-from trm.analysis.lazy import Axes, Table, common, mpl, np, pd, stats
+from trm.analysis.lazy import Axes, Table, common, mpl, np, pd
 from trm.analysis.specs import Column, Figure, FitSpec, Metric
 from trm.analysis.words import noun, number, place, sentence, value_name
 
@@ -90,9 +90,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         for claim in best_of(part, spec, place(spec.hue, hue) if spec.hue else "")
     ]
     caption = (
-        "Each cell: mean over the seeds, with half the width of its Student 95 % interval. The colours span at "
-        "least four times the mean interval, so that differences within the noise look alike. Whether the best "
-        "cell differs from another is tested on pairs of equal seeds, corrected by Holm's method."
+        "Each cell: mean over the seeds, with half the width of its 95 % interval over seeds and test puzzles. The "
+        "colours span at least four times the mean interval, so that differences within the noise look alike. Whether "
+        "the best cell differs from another is tested on pairs of equal seeds, corrected by Holm's method."
     )
     if TUNED in (spec.x, spec.y):
         other = noun(spec.y if spec.x == TUNED else spec.x)
@@ -131,9 +131,9 @@ def _cells(rows: pd.DataFrame, spec: Spec, xs: list[Any], ys: list[Any]) -> tupl
     centre, half = np.full((2, len(ys), len(xs)), np.nan)
     for i, y in enumerate(ys):
         for j, x in enumerate(xs):
-            summary = stats.mean(
-                rows[common.is_value(rows[spec.x], x) & common.is_value(rows[spec.y], y)][spec.z]
-            )
+            here = rows[common.is_value(rows[spec.x], x) & common.is_value(rows[spec.y], y)]
+            puzzles = float(here["puzzles"].iloc[0]) if len(here) else 0.0
+            summary = common.mean_of(here[spec.z], spec.z, puzzles)
             centre[i, j] = summary.value
             if summary.bounds:
                 half[i, j] = (summary.bounds[1] - summary.bounds[0]) / 2

@@ -65,9 +65,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             at: here.groupby("seed")["exact_accuracy"].mean()
             for at, here in stats.by_number(part, "eval_steps")
         }
-        means = {at: common.mean_of(values, "exact_accuracy") for at, values in series.items()}
-        marker, shift = common.MARKERS[index % 8], shifts[index]
         tested = float(part["puzzles"].iloc[0])
+        means = {at: common.mean_of(values, "exact_accuracy", tested) for at, values in series.items()}
+        marker, shift = common.MARKERS[index % 8], shifts[index]
         for at, values in series.items():
             common.binomial_bar(axes[0], at * shift, means[at].value, tested)
             beside = {"seeds_at": 0.96 * at * shift, "summary": means[at]}
@@ -91,8 +91,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title="Accuracy by supervision steps at test time",
         caption=(
-            "The same trained models, unrolled for different numbers of supervision steps. Faint: seeds; mean with "
-            "Student's 95 % interval; grey: binomial 95 % interval of the test set. Dotted: as many steps as in "
+            "The same trained models, unrolled for different numbers of supervision steps. Faint: seeds; "
+            f"{common.INTERVAL}; grey: the puzzles' part of it. Dotted: as many steps as in "
             "training. Gains over the fewest steps are tested "
             "on pairs of equal seeds, corrected by Holm's method."
         ),

@@ -79,7 +79,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         caption=(
             f"A task's hidden inputs are answered in {copies} versions, turned and recoloured; the answers are "
             "turned back and vote. A task counts by the share of its inputs whose right grid is among the "
-            "attempts. Small marks: seeds; mean with Student's 95 % interval."
+            "attempts. Small marks: seeds; "
+            f"{common.INTERVAL}."
             + (
                 f" Right: share of {'tasks' if len(tasks) > MOST else 'seeds'} solved (hollow: with the first attempt)."
                 if each
@@ -107,7 +108,7 @@ def _shares(names: list[str], solved: list[list[float]]) -> dict[str, float]:
 def _share(axes: Axes, at: int, rows: pd.DataFrame) -> stats.Mean:
     """One way's seeds, mean and interval."""
     data = rows["exact_accuracy"].to_numpy(float)
-    summary = common.mean_of(data, "exact_accuracy")
+    summary = common.mean_of(data, "exact_accuracy", float(rows["puzzles"].iloc[0]))
     colour = common.OKABE_ITO[0] if at else common.GREY
     common.seed_marks(axes, at, data, colour, seeds_at=at + 0.14, summary=summary, sideways=True)
     return summary

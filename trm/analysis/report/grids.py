@@ -9,7 +9,7 @@ import pandas as pd
 from trm.analysis.labels import FORM_NAMES, label
 from trm.analysis.published import REPORTED
 from trm.analysis.report.contents import FitBlock, Grid, Section
-from trm.analysis.stats import Mean, mean
+from trm.analysis.stats import Mean, share
 from trm.analysis.tables import Table
 from trm.analysis.words import (
     count,
@@ -36,12 +36,12 @@ def _mean(column: pd.Series) -> float | None:
 
 
 def results_grid(table: Table) -> Grid:
-    """A row for each grid point: means over seeds with Student's 95 % intervals."""
+    """A row for each grid point: means with 95 % intervals over seeds and test puzzles."""
     columns = ["grid point", "seeds", "exact accuracy", "every seed (%)", "cell accuracy"]
     columns += ["cross entropy (nats per cell)", "train − test"]
     lines = []
     for _, part in _points(table).groupby("point", sort=True):
-        exact = mean(part["exact_accuracy"]).clipped(0.0, 1.0)
+        exact = share(part["exact_accuracy"], float(part["puzzles"].iloc[0]))
         gap = _mean(part["train_test_gap"])
         lines.append(
             [

@@ -11,7 +11,7 @@ import pandas as pd
 
 from trm.analysis.specs import TablePoint, TableRun, TableSpec
 from trm.analysis.stats import first_reach
-from trm.analysis.tables.store import Table
+from trm.analysis.tables.store import Table, mark
 from trm.analysis.words import listed
 from trm.errors import UserError
 from trm.io import read_json
@@ -94,6 +94,7 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
     if not rows:
         raise UserError(f"experiment {spec.name} has no finished run: nothing to tabulate")
     table = pd.DataFrame(rows)
+    info["test_steps"] = mark(table, spec.test_steps)
     info["text_columns"] = [name for name in table.columns if pd.api.types.is_string_dtype(table[name])]
     records = info["runs"].values()
     info["commits"] = sorted({record["commit"] + ("+" if record["dirty"] else "") for record in records})
@@ -324,15 +325,11 @@ def _result_rows(
     evaluation: Mapping[str, Any],
     first: bool,
 ) -> list[dict[str, Any]]:
-    """The rows of one evaluation file; the reference's result (all steps, test split) is its main row."""
+    """The rows of one evaluation file."""
     settings = evaluation["evaluation"]
-    steps = evaluation["config"]["model"]["halt_max_steps"]
-    results = evaluation["results"]
-    trained = (reference(results, "train", steps) or {}).get("exact_accuracy")
-    main = reference(results, "test", steps)
     rows = []
-    for result in results:
-        exact, seconds, is_main = result["exact_accuracy"], result.get("seconds"), result is main
+    for result in evaluation["results"]:
+        exact, seconds = result["exact_accuracy"], result.get("seconds")
         row = {
             "experiment": spec.name,
             "label": _label(point),
@@ -343,8 +340,6 @@ def _result_rows(
             "exact_accuracy": exact,
             "error": 1 - exact,
             **{key: result.get(key) for key in MEASURED},
-            "train_exact_accuracy": trained,
-            "train_test_gap": None if trained is None else 100 * (trained - exact),
             "split": result["split"],
             "policy": result["policy"],
             "eval_steps": result["steps"],
@@ -352,20 +347,11 @@ def _result_rows(
             "eval_seconds": seconds,
             "eval_puzzles_per_second": result["puzzles"] / seconds if seconds else None,
             "evaluation": _digest(file),
-            "primary": is_main and first,
-            "main": is_main,
             "evaluation.first": first,
             **{f"evaluation.{key}": _cell(value) for key, value in settings.items()},
         }
         rows.append({**row, **{key: value for key, value in base.items() if key not in row}})
     return rows
-
-
-def reference(results: list[dict[str, Any]], split: str, steps: int) -> dict[str, Any] | None:
-    """The reference's measurement on a split: fixed policy, as many steps as in training (else the most)."""
-    fixed = [item for item in results if item["split"] == split and item["policy"] == "fixed"]
-    exact = [item for item in fixed if item["steps"] == steps]
-    return exact[0] if exact else max(fixed, key=lambda item: item["steps"], default=None)
 
 
 def _cell(value: Any) -> Any:

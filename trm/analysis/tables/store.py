@@ -99,6 +99,51 @@ class Table:
         return None
 
 
+DEPTH = 64
+"""Supervision steps at test time by which an experiment compares its runs, if it names none."""
+
+
+def mark(rows: pd.DataFrame, wanted: int | None = None) -> int | None:
+    """Mark the main row of every evaluation, and a run's primary one, which that of its first evaluation is: fixed
+    policy, test split, and the same number of supervision steps for all runs, since what is compared must not move the
+    ruler. The accuracy on training puzzles is that after as many steps.
+
+    Args:
+        rows: of a table; gets main, primary, train_exact_accuracy, train_test_gap.
+        wanted: the steps; None: DEPTH, else the most below it that every evaluation measured.
+
+    Returns:
+        The steps; None: the evaluations share none, so each is read at its training depth.
+
+    Raises:
+        UserError: the `wanted` steps were not measured everywhere.
+    """
+    fixed = rows[rows["policy"] == "fixed"]
+    keys = ["point", "run", "evaluation"]
+    tested = dict(list(fixed[fixed["split"] == "test"].groupby(keys)["eval_steps"]))
+    shared = set.intersection(*(set(part) for part in tested.values())) if tested else set()
+    if wanted is not None and wanted not in shared:
+        raise UserError(
+            f"test_steps: {wanted} is not measured by every evaluation: add it to evaluation.unroll"
+        )
+    steps = max((at for at in shared if at <= (wanted or DEPTH)), default=None)
+    own = rows["model.halt_max_steps"]
+    lines = []
+    for at, part in tested.items():
+        known = part[part == (own[part.index] if steps is None else steps)]
+        line = int(known.index[0] if len(known) else part.idxmax())
+        lines.append({**dict(zip(keys, at)), "eval_steps": rows["eval_steps"][line], "_line": line})
+    chosen = pd.DataFrame(lines, columns=[*keys, "eval_steps", "_line"])
+    rows["main"] = rows.index.isin(chosen["_line"])
+    rows["primary"] = rows["main"] & rows["evaluation.first"].astype(bool)
+    trained = fixed[fixed["split"] == "train"].drop_duplicates([*keys, "eval_steps"], keep="first")
+    same = chosen.merge(trained[[*keys, "eval_steps", "exact_accuracy"]], on=[*keys, "eval_steps"])
+    found = rows[keys].merge(same, on=keys, how="left")["exact_accuracy"].to_numpy(float)
+    rows["train_exact_accuracy"] = found
+    rows["train_test_gap"] = 100 * (found - rows["exact_accuracy"].to_numpy(float))
+    return None if steps is None else int(steps)
+
+
 def equal(column: pd.Series, value: Any) -> pd.Series:
     """Which cells hold a value of the configuration or of a spec; empty ones hold null and empty lists."""
     if value is None or value == [] or value == ():
@@ -160,6 +205,8 @@ def load(path: str | Path) -> Table:
         for name in ("primary", "main", "evaluation.first", "finished"):
             table[name] = table[name].astype(str) == "True"
         table["run"], table["seed"], history["run"], info["runs"]
+        if "test_steps" not in info and table.loc[table["primary"], "eval_steps"].nunique() > 1:
+            info["test_steps"] = mark(table)  # an earlier version read each run at its own training depth
     except FileNotFoundError as error:
         raise UserError(f"{error.filename} does not exist: run `python -m trm table` first") from None
     except KeyError as error:
