@@ -222,7 +222,8 @@ def _local(law: Mapping[str, Any], spec: Mapping[str, Any], ends: str) -> Claim:
     """The exponent at the largest values of a best x that follows no power law, since its logarithms bend."""
     local, bounds = law["local"], tuple(law["local"]["interval"])
     bend = estimate(law["curvature"]["value"], law["curvature"]["interval"])
-    over = span(*local["range"], label(spec["second"]).unit)
+    low, high = local["range"]
+    over = span(low, high, label(spec["second"]).unit)
     more = f"; no power law is claimed: over all optima its logarithms bend (curvature {bend})"
     fields: dict[str, Any] = {"more": more, "notes": ends, "pairs": law["points"]}
     second, verdict = noun(spec["second"]), verdict_on(bounds)

@@ -131,7 +131,7 @@ def mark(rows: pd.DataFrame, wanted: int | None = None) -> int | None:
     lines = []
     for at, part in tested.items():
         known = part[part == (own[part.index] if steps is None else steps)]
-        line = int(known.index[0] if len(known) else part.idxmax())
+        line: Any = known.index[0] if len(known) else part.idxmax()
         lines.append({**dict(zip(keys, at)), "eval_steps": rows["eval_steps"][line], "_line": line})
     chosen = pd.DataFrame(lines, columns=[*keys, "eval_steps", "_line"])
     rows["main"] = rows.index.isin(chosen["_line"])
