@@ -13,7 +13,7 @@ FULL = (
     "pipeline/test_cluster_docs.py",
     "pipeline/test_kill.py",
     "pipeline/test_pod.py",
-    "pipeline/test_readme.py",
+    "pipeline/test_documented_commands.py",
     "pipeline/test_reruns.py",
     "storage/test_training.py",
     "training/test_faults.py",

@@ -1,0 +1,129 @@
+"""Every command of README and docs, as written, after a small study, from a shell that has activated nothing; or the
+reason why it is not run here."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.pipeline.conftest import ROOT, STUDY
+
+ELSEWHERE = {
+    "docs/cloud.md": "tests/pipeline/test_cloud_page.py",
+    "docs/cluster.md": "tests/pipeline/test_cluster_docs.py",
+    "docs/tpu.md": "the second environment; tests/xla/test_tpu_check.py",
+    "docs/log.md": "commands of earlier commits",
+    "docs/performance.md": "measurements",
+}
+"""Pages whose commands another test runs, or that nobody can run here."""
+NOT_RUN = {
+    r"git clone|make (?!schema)": "CI runs it, or it needs a terminal or another machine",
+    r"hf upload": "an account",
+    r"pip install|snakedeploy": "tests/test_packaging.py",
+    r".*(gs://BUCKET|storage_prefix)": "a bucket; tests/storage/test_archive.py",
+    r".*from-reference": "a checkpoint of the published code; tests/training/test_convert.py",
+    r"python -m benchmarks|snakemake --profile profiles/(gpu|tpu|slurm)": "other machines",
+    r"python -m trm\.analysis\.redraw": "tests/analysis/test_redraw.py",
+    r"(bin/|python -m )trm play|.*tpu-check|.*first-hour": "tests/play, tests/checks/tpu_check, test_first_hour.py",
+    r".*\.\.\.( |$)": "an abbreviation",
+}
+"""Commands that are not run, and why."""
+COMMAND = re.compile(r"(bin/trm|python3? -m|snakemake|make|git|hf|pip|snakedeploy|export|sbatch|gcloud) \S.*")
+
+
+def commands(page):
+    """Commands of a page: in blocks of `sh`, indented blocks and tables; comments cut, continued lines joined."""
+    text = re.sub(r"\\\n *", "", (ROOT / page).read_text())
+    blocks = re.findall(r"```(?:sh|bash)\n(.*?)```", text, re.DOTALL)
+    blocks += re.findall(r"^ {4}(\S.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    cells = re.findall(r"`([^`]+)`", "\n".join(re.findall(r"^\|.*\|$", text, re.MULTILINE)))
+    lines = [line for block in blocks for line in block.splitlines()]
+    plain = [re.sub(r"(  +|\s)#.*$", "", line).strip() for line in lines] + cells
+    return [line for line in plain if COMMAND.fullmatch(line)]
+
+
+def pages():
+    found = [str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")]
+    return sorted({"README.md", "config/README.md", "CONTRIBUTING.md", *found} - ELSEWHERE.keys())
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if commands(page)])
+def test_the_commands_of_a_page_work_as_written(page, project):
+    wanted = [line for line in commands(page) if not any(re.match(known, line) for known in NOT_RUN)]
+    checkout(project)
+    for line in wanted:
+        done = run(with_names(line, project.folder), project.folder)
+        assert done.returncode == 0, f"{page}: {line}\n{done.stdout}{done.stderr}"
+
+
+def checkout(project):
+    """What a user's checkout has besides the pipeline: the commands, the models, an example of each file named."""
+    for name in ("bin", "models", "docs"):
+        shutil.copytree(ROOT / name, project.folder / name, ignore=shutil.ignore_patterns("results"))
+    (project.folder / ".venv").symlink_to(sys.prefix)
+    results, question = project.folder / "results", {"question": "?", "figures": [{"kind": "curves"}]}
+    shutil.copy(next(results.glob("tables/data_size-*.spec.json")), project.folder / "experiment.json")
+    shutil.copy(results / "report.spec.json", project.folder / "report.json")
+    config = json.loads(trained(project.folder)[0].joinpath("training.json").read_text())["config"]
+    for name in ("run.json", "RUN.json"):
+        (project.folder / name).write_text(json.dumps(config))
+    names = ("baseline", "exploration", "model_size", "ema")
+    project.edit(lambda document: document["experiments"].update(dict.fromkeys(names, question)))
+
+
+def trained(folder):
+    """The runs of the small study."""
+    return sorted(path.parent for path in folder.glob("results/runs/*-*/training.json"))
+
+
+def with_names(command, folder):
+    """The command with the names of the small study, and its few steps."""
+    runs = [path.name for path in trained(folder)]
+    dataset = json.loads((folder / f"results/runs/{runs[0]}/training.json").read_text())["dataset"]["name"]
+    for word, value in (
+        ("RUN RUN", f"{runs[0]} {runs[1]}"),
+        ("results/runs/RUN", f"results/runs/{runs[0]}"),
+        ("convert to-model results/runs/NAME", f"convert to-model results/runs/{runs[0]}"),
+        ("results/datasets/NAME", f"results/datasets/{dataset}"),
+        ("inspect results/datasets/hard", f"inspect results/datasets/{dataset}"),
+        ("training.steps=1000", "training.steps=4"),
+        (" [--allow-missing]", ""),
+        ("--point 1000", "--point 10"),
+        ("--scale tpu", "--study config/laptop.yaml --scale other"),
+    ):
+        command = command.replace(word, value)
+    return command.replace("'*'", "data_size").replace(
+        "--budget-hours", "--study config/laptop.yaml --budget-hours"
+    )
+
+
+def run(command, folder):
+    """A command in a fresh shell."""
+    environment = {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "HOME": str(folder)}
+    environment |= {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
+    return subprocess.run(
+        ["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_every_table_and_block_is_found():
+    assert STUDY["name"] == "small"
+    assert len(commands("README.md")) >= 15
+    assert len(commands("docs/experiments.md")) >= 12
+    assert len(commands("docs/analysis.md")) == 4
+
+
+def test_the_first_model_to_try_solves_its_puzzle_as_in_the_picture(tmp_path):
+    for name in ("bin", "models"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    solve = [line for line in commands("README.md") if line.startswith('bin/trm solve "')]
+    assert solve
+    for command in solve:
+        done = run(f"{command} --svg solve.svg", tmp_path)
+        assert "the answer keeps every rule and clue" in done.stdout
+    assert (tmp_path / "solve.svg").read_bytes() == (ROOT / "docs/images/solve.svg").read_bytes()
