@@ -214,13 +214,19 @@ class Cluster:
         folder = self.folder / "database"
         folder.mkdir()
         self.run(
+            *("env", f"TMPDIR={folder}"),  # another server would remove its temporary tables as left over
             *("mariadb-install-db", "--no-defaults", f"--user={self.user}", f"--datadir={folder}"),
             *("--skip-test-db", "--auth-root-authentication-method=normal"),
         )
         where = f"--socket={folder}/socket"
         self._start(
             *("mariadbd", "--no-defaults", f"--user={self.user}", f"--datadir={folder}", where),
-            *("--bind-address=127.0.0.1", f"--port={self._database_port}", f"--pid-file={folder}/pid"),
+            *(
+                f"--tmpdir={folder}",
+                "--bind-address=127.0.0.1",
+                f"--port={self._database_port}",
+                f"--pid-file={folder}/pid",
+            ),
         )
         sql = "create user slurm@'%' identified by 'slurm'; grant all on records.* to slurm@'%'"
         self.wait(
