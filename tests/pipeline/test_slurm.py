@@ -17,8 +17,7 @@ import snakemake_executor_plugin_slurm_jobstep as jobstep
 from tests.pipeline.conftest import ROOT
 from trm.cli import main
 from trm.cli.train import _resume_later
-from trm.errors import UserError
-from trm.pipeline import slurm, slurm_causes, slurm_contract, slurm_executor
+from trm.pipeline import slurm, slurm_causes, slurm_executor
 from trm.pipeline.slurm import job_id, minutes_left, requeue, stretch_minutes
 from trm.pipeline.slurm_executor import Executor
 
@@ -429,60 +428,6 @@ def test_a_refusal_is_one_line_with_its_remedy(executor, problem, remedy):
     assert (remedy or "") in sentence
     assert len(sentence) < 300
     assert (info.job.restart_times > info.job.attempt - 1) is (remedy is None)
-
-
-@pytest.mark.parametrize(
-    ("reason", "words", "stays"),
-    [
-        ("JobHeldAdmin", "an administrator", True),
-        ("launch failed requeued held", "scontrol release 7", True),
-        ("AssocMaxWallDurationPerJobLimit", "lower max_runtime", True),
-        ("AssocMaxGRESPerJob", "lower gpus", True),
-        ("QOSMinGRES", "slurm_partition=NAME", True),
-        ("AssocGrpGRES", "at once", False),
-        ("AssocGrpGRESRunMinutes", "at once", False),
-        ("AssocGrpCPUMinutesLimit", "computing time", False),
-        ("QOSMaxJobsPerUserLimit", "at once", False),
-        ("ReqNodeNotAvail, UnavailableNodes:n1", "sinfo -R", False),
-        ("Licenses", "scontrol show job 7", False),
-    ],
-)
-def test_a_reason_is_said_in_words(reason, words, stays):
-    sentence, needs_somebody = slurm_causes.waiting("7", reason)
-    assert f"({reason})" in sentence
-    assert words in sentence
-    assert needs_somebody is stays
-
-
-@pytest.mark.parametrize(
-    ("select", "gpus", "said"), [("linear", 1, "no --gpus"), ("linear", 0, ""), ("cons_tres", 1, "")]
-)
-def test_a_slurm_that_takes_no_gpus_is_named(commands, select, gpus, said):
-    commands("scontrol", f"SelectType              = select/{select}")
-    sentence = slurm_causes.unfit(gpus)
-    assert said in sentence
-    assert bool(sentence) is bool(said)
-
-
-def test_slurms_commands_are_needed(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="not found: start Snakemake where they are, or load them first"):
-        slurm_causes.unfit(1)
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "other"),
-    [
-        (slurm_executor.plugin, "get_submit_command", lambda job, params: ""),
-        (slurm_executor.plugin.Executor, "_submit_job", None),
-        (slurm_executor.plugin.Executor, "__post_init__", lambda self, test_mode: None),
-    ],
-)
-def test_another_plugin_is_refused_in_a_sentence(monkeypatch, owner, name, other):
-    slurm_contract.check_contract(slurm_executor.plugin)
-    monkeypatch.setattr(owner, name, other)
-    with pytest.raises(UserError, match="differs: pip install 'snakemake-executor-plugin-slurm>=2.8,<2.9'"):
-        slurm_contract.check_contract(slurm_executor.plugin)
 
 
 def test_an_array_asks_for_the_memory_of_its_jobs(executor, commands, tmp_path):
