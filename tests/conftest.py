@@ -1,5 +1,6 @@
 """What `make test` leaves out, and the line that says so."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say how to run what was left out."""
+    """The slowest files, and how to run what was left out."""
+    seconds: Counter[str] = Counter()
+    for report in [item for items in terminalreporter.stats.values() for item in items]:
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid.partition("::")[0]] += report.duration
+    if len(seconds) > 20:
+        slowest = ", ".join(f"{name} {spent:.0f} s" for name, spent in seconds.most_common(10))
+        terminalreporter.write_line(f"Slowest files: {slowest}")
     if config.option.markexpr == "not full":
         terminalreporter.write_line(
             "Left out: the emulated pod, Slurm, the TPU environment, the browser and other long tests (`make test-all`)"
