@@ -1,8 +1,8 @@
 """`make bench`: ours against the baselines, as one table of ratios and benchmarks/out/bench.json.
 
-    python -m benchmarks.run [step fixed_cost pipeline] [--quick]
+    python -m benchmarks.run [step fixed_cost pipeline accuracy] [--quick]
 
-About ten minutes on two cores, with --quick about two: fewer rounds, one precision, fewer grid points. If there is a
+About 14 minutes on two cores, with --quick about two: fewer rounds, one precision, fewer grid points. If there is a
 CUDA device, `step` runs the paper's models on it at batch 768.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.frame import ROOT, Ratio, table
 
 OUT = Path(__file__).parent / "out"
-MINUTES = {"step": (9, 1), "fixed_cost": (0.6, 0.3), "pipeline": (0.6, 0.1)}
+MINUTES = {"step": (9, 1), "fixed_cost": (0.6, 0.3), "pipeline": (0.6, 0.1), "accuracy": (4, 0.5)}
 """The benchmarks, and the minutes each takes on two cores without and with --quick."""
 
 
@@ -27,6 +27,8 @@ def options(name: str, quick: bool) -> list[str]:
         return ["--rounds", "2" if quick else "5"]
     if name == "pipeline":
         return ["--points", "500" if quick else "5000", "--rounds", "1" if quick else "3"]
+    if name == "accuracy":
+        return ["--cases", "6x6", *(() if quick else ("9x9",)), "--seeds", "5"]
     import torch
 
     if torch.cuda.is_available():
