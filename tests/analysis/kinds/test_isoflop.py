@@ -41,10 +41,12 @@ def spent(root: Path, exponent: float) -> Table:
     return collect(TableSpec.model_validate(experiment(root, "isoflop", points, 3, error)))
 
 
-def test_the_best_width_at_equal_compute_and_its_exponent_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("x", ["model.d_model", "model.halt_max_steps"])
+def test_the_best_value_at_equal_compute_and_its_exponent_are_found(tmp_path: Path, x: str) -> None:
     table = spent(tmp_path, 0.25)
     table.rows["train_flops"] = 1e6 * table.rows["model.d_model"] * table.rows["training.steps"]
-    spec = figure(kind="isoflop", y="error")
+    table.rows[x] = table.rows["model.d_model"]
+    spec = figure(kind="isoflop", x=x, y="error")
     fit = {**fit_table(table, spec.fits("isoflop")[0].model_copy(update={"bootstrap": 200}))}
     group = fit["groups"][0]
     assert [item["edge"] for item in group["optima"]] == [False] * 5

@@ -1,4 +1,4 @@
-"""`isoflop`: a metric against width at equal training compute, and how the best width grows with compute."""
+"""`isoflop`: a metric against width, or another choice, at equal training compute, and how the best one grows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Literal
 from trm.analysis.labels import label
 from trm.analysis.laws import followed, of_fit
 from trm.analysis.lazy import Axes, Table, common, np, stats
-from trm.analysis.specs import Figure, FitSpec, Metric
+from trm.analysis.specs import Column, Figure, FitSpec, Metric
 from trm.analysis.words import compact, noun, sentence
 
-X, BUDGET = "model.d_model", "train_flops"
+BUDGET = "train_flops"
 """Runs within 10 % of each other share a budget."""
 
 
@@ -19,13 +19,12 @@ class Spec(Figure):
     """A parabola for each budget, its vertex, and the power law through the vertices (Hoffmann et al. 2022)."""
 
     kind: Literal["isoflop"] = "isoflop"
-    reading: ClassVar[str] = (
-        "each curve spends one budget on wider models for fewer steps; the diamond is the best width"
-    )
+    reading: ClassVar[str] = "each curve spends one budget in several ways; the diamond is the best"
+    x: Column = "model.d_model"
     y: Metric = "cross_entropy"
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        keys: dict[str, Any] = {"x": X, "second": BUDGET, "y": self.y, "where": self.where}
+        keys: dict[str, Any] = {"x": self.x, "second": BUDGET, "y": self.y, "where": self.where}
         return (FitSpec(experiments=(experiment,), form="isoflop", **keys),)
 
 
@@ -34,35 +33,35 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     table = tables[0]
     fit = common.fit_of(fits, spec.fits(table.experiment)[0])
     group = fit["groups"][0]
-    rows = common.rows_of(table, spec.where, spec.y, X, BUDGET)
+    rows = common.rows_of(table, spec.where, spec.y, spec.x, BUDGET)
     figure, axes = common.panels(3, 2.7)
     optima = group.get("optima", [])
     shades = common.colours([item["second"] for item in optima])
     values = common.positive(rows, spec.y)
     rows = rows.assign(_budget=_nearest(rows[BUDGET].to_numpy(float), list(shades)), _y=values)
-    rows["_point"] = rows.groupby(["_budget", X], dropna=False).ngroup()
+    rows["_point"] = rows.groupby(["_budget", spec.x], dropna=False).ngroup()
     means = stats.pooled_log_intervals(values, rows["_point"].to_numpy())
     for index, (value, colour) in enumerate(shades.items()):
         part = rows[rows["_budget"] == value]
         for point, here in part.groupby("_point"):
-            at, marker = float(here[X].iloc[0]), common.MARKERS[index % 8]
+            at, marker = float(here[spec.x].iloc[0]), common.MARKERS[index % 8]
             common.seed_marks(axes[0], at, here["_y"], colour, marker, summary=means[point])
         _parabola(axes[0], optima[index], colour)
-    common.axis_scale(axes[0], "x", label(X), rows[X])
+    common.axis_scale(axes[0], "x", label(spec.x), rows[spec.x])
     common.error_scale(axes[0], spec.y, float(values.min()), float(values.max()))
     common.heading(axes[0], sentence(f"{noun(spec.y)} at equal compute"))
-    _growth(axes[1], group, "x")
-    _growth(axes[2], group, "steps")
+    _growth(axes[1], group, "x", spec.x)
+    _growth(axes[2], group, "steps", "training.steps")
     common.hue_legend(figure, BUDGET, {compact(value): colour for value, colour in shades.items()}, columns=6)
     return common.Drawing(
         figure,
         rows,
-        title=f"Where compute is best spent: {noun(X)} or steps",
+        title=f"Where compute is best spent: {noun(spec.x)} or steps",
         caption=(
-            "Left: seeds and their mean; a parabola in log width for each budget, its vertex a diamond (hollow: at the "
-            "edge of the grid). Middle and right: the best width and the steps that it leaves, with 95 % intervals; "
-            "every draw resamples the runs and finds its own optima. Lines: power laws through the filled marks; their "
-            "intervals also cover a fit with one curvature for all budgets. "
+            f"Left: seeds and their mean; a parabola in log {noun(spec.x)} for each budget, its vertex a diamond "
+            f"(hollow: at the edge of the grid). Middle and right: the best {noun(spec.x)} and the steps that it "
+            "leaves, with 95 % intervals; every draw resamples the runs and finds its own optima. Lines: power laws "
+            "through the filled marks; their intervals also cover a fit with one curvature for all budgets. "
         ),
         claims=of_fit(fit),
         numbers={"isoflop": group},
@@ -89,9 +88,8 @@ def _parabola(axes: Axes, item: Mapping[str, Any], colour: str) -> None:
     )
 
 
-def _growth(axes: Axes, group: Mapping[str, Any], key: str) -> None:
-    """The best width, or the steps that it leaves, against the budget, log-log, with the power law."""
-    column = X if key == "x" else "training.steps"
+def _growth(axes: Axes, group: Mapping[str, Any], key: str, column: str) -> None:
+    """The best value, or the steps that it leaves, against the budget, log-log, with the power law."""
     common.heading(axes, f"Best {noun(column)}" if key == "x" else "Steps at the best")
     optima = group.get("optima")
     if not optima:

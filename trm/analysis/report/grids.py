@@ -96,7 +96,7 @@ FORMULAS = {
     "exponential": "E + A exp(−x/s)",
     "sigmoid": "E + A / (1 + (x/m)ᵏ)",
     "joint": "E + A N⁻ᵃ + B C⁻ᵇ",
-    "isoflop": "best width = A Cᵃ",
+    "isoflop": "best x = A Cᵃ",
 }
 """The forms that trm.analysis.fits.forms and optimum fit; x: the variable of the fit."""
 FIT_COLUMNS = ["group", "form", "parameters", "AICc", "held-out error", "failed refits", "enough points"]
