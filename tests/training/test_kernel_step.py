@@ -16,6 +16,7 @@ CASES = {
     "Lion, no EMA": {"optimizer": "lion", "ema": 0.0},
     "Muon": {"optimizer": "muon"},
     "micro-batches, halting cost": {"micro_batches": 2, "halting_cost": 0.05},
+    "noise": {"micro_batches": 2, "start_noise": 0.5, "step_noise": 0.2},
 }
 
 

@@ -40,6 +40,8 @@ EFFECTS = {
     "training.exploration": 1.0,
     "training.exploration_final": 1.0,
     "training.halting_cost": 0.5,
+    "training.start_noise": 0.5,
+    "training.step_noise": 0.1,
     "training.curriculum": ({"until": 0.5, "h_cycles": 1, "l_cycles": 2},),
     "training.snapshots": 2,
 }
@@ -142,6 +144,11 @@ def test_a_run_is_held_to_its_placement():
     assert backend.implementation == "plain"
     with pytest.raises(UserError, match="placement.backend is cuda, but the job runs on cpu"):
         check_placement(placed(backend="cuda"), CpuBackend())
+    other = CpuBackend()
+    other.name = "cuda"
+    for noise in ("start_noise", "step_noise"):
+        with pytest.raises(UserError, match="drawn on the host, not on cuda: train this run on a CPU"):
+            check_placement(config(training={noise: 0.1}), other)
     with pytest.raises(UserError, match="but the job has 1: start it with trm train --workers 2"):
         check_placement(placed(workers=2), CpuBackend())
 

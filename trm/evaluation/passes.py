@@ -9,7 +9,6 @@ Shapes: B puzzles, L tokens, S cells, D width, V symbols.
 from __future__ import annotations
 
 from typing import NamedTuple
-from zlib import crc32
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trm.evaluation.symmetry import Symmetry, Views
+from trm.model.act import with_noise
 from trm.model.inference import InferenceNetwork
 
 BLANK = 1
@@ -53,14 +53,7 @@ class Noise(NamedTuple):
 
     def add(self, z: Tensor, deviation: float, which: int) -> Tensor:
         """`z` plus draw number `which`."""
-        if not deviation:
-            return z
-        device = torch.device("cpu") if z.device.type == "xla" else z.device  # XLA has no generators
-        generator = torch.Generator(device=device)
-        # 32 bits, since torch's CPU generator ignores the higher bits of a seed
-        generator.manual_seed(crc32(f"{self.restart} {which} {self.first}".encode()))
-        drawn = torch.randn(z.shape, generator=generator, device=device, dtype=torch.float32) * deviation
-        return z + drawn.to(z.device, z.dtype)
+        return with_noise(z, deviation, self.restart, which, self.first)
 
 
 NO_NOISE = Noise(0.0, 0.0, 0, 0)

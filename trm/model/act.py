@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import NamedTuple
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -28,6 +29,18 @@ class Carry(NamedTuple):
     halted: Tensor
     """Whether the row is finished and the slot takes a new one, bool [B]."""
     rows: Rows
+
+
+def with_noise(z: Tensor, deviation: float, *key: int) -> Tensor:
+    """`z` plus normal noise of this standard deviation, which is a function of `key`, the shape and the device."""
+    if not deviation:
+        return z
+    device = torch.device("cpu") if z.device.type == "xla" else z.device  # XLA has no generators
+    generator = torch.Generator(device=device)
+    # 32 bits, since torch's CPU generator ignores the higher bits of a seed
+    generator.manual_seed(crc32(" ".join(map(str, key)).encode()))
+    drawn = torch.randn(z.shape, generator=generator, device=device, dtype=torch.float32) * deviation
+    return z + drawn.to(z.device, z.dtype)
 
 
 def empty_carry(length: int, width: int, seq_len: int, batch: int, dtype: torch.dtype) -> Carry:

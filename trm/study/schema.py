@@ -270,6 +270,11 @@ class TrainingConfig(Section):
     halting_cost: NonNegative = 0.0
     """Compute-aware halting, similar to the ponder cost of arXiv 1603.08983: weight in the loss of the expected number
     of further supervision steps, the sum over k = 1..R of (1 - p)^k at halt probability p with R steps left."""
+    start_noise: NonNegative = 0.0
+    """Standard deviation of the normal noise on both start states of every row, as in EqR (arXiv 2605.21488); on a
+    CPU only."""
+    step_noise: NonNegative = 0.0
+    """Standard deviation of the normal noise on the latent state after every supervision step; on a CPU only."""
     curriculum: tuple[CurriculumStage, ...] = ()
     """Recursion curriculum: stages with other (T, n) before the model's own apply; each is a static program."""
     snapshots: Whole = 0

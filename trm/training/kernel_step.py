@@ -61,7 +61,7 @@ class KernelStep(TrainStep):
         self._carries = []
 
     @torch.no_grad()
-    def _micro_batch(self, k: int, batch: AnyBatch, h_cycles: int, l_cycles: int) -> Carry:
+    def _micro_batch(self, k: int, slots: Carry, batch: AnyBatch, h_cycles: int, l_cycles: int) -> Carry:
         state, following = self.state, self._spare[k]
         if isinstance(batch, RowBatch):
             incoming = Incoming(Rows(batch.inputs, batch.labels, batch.puzzle), batch.minimum)
@@ -75,9 +75,7 @@ class KernelStep(TrainStep):
         # without a profiler it would cost 3 % of a small step
         profiling = torch._C._autograd._profiler_enabled()
         with record_function("supervision step") if profiling else nullcontext():
-            puzzle_grads, norm = self._supervision(
-                state.carries[k], following, incoming, cycles, self._results
-            )
+            puzzle_grads, norm = self._supervision(slots, following, incoming, cycles, self._results)
         state.local_norm.add_(norm)
         if puzzle_grads is not None:
             self._collect_puzzle(k, following.rows.puzzle, puzzle_grads)

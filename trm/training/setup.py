@@ -34,6 +34,11 @@ def check_placement(config: RunConfig, backend: Backend) -> None:
         raise UserError(
             "placement.average=first is not possible under SPMD, where all devices share one moving average"
         )
+    if (config.training.start_noise or config.training.step_noise) and backend.name != "cpu":
+        raise UserError(
+            f"training.start_noise and training.step_noise are drawn on the host, not on {backend.name}: train this "
+            "run on a CPU"
+        )
     if wanted.network == "plain":
         backend.implementation = "plain"
 

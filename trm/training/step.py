@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trm.backends.base import Backend
 from trm.backends.registry import load_implementation
-from trm.model.act import Carry, Rows, halt, refill
+from trm.model.act import Carry, Rows, halt, refill, with_noise
 from trm.model.definition import Architecture
 from trm.model.losses import expected_further_steps, halting_loss, judge
 from trm.model.parameters import Layout
@@ -116,7 +116,29 @@ class TrainStep:
         self._carries = []
         for k in range(self.state.micro):
             part = type(batch)(*(tensor[k * rows : (k + 1) * rows] for tensor in batch))
-            self._carries.append(self._micro_batch(k, part, h_cycles, l_cycles))
+            carry = self._micro_batch(k, self._started(k, part), part, h_cycles, l_cycles)
+            if noise := self.state.config.training.step_noise:
+                carry = carry._replace(z_L=with_noise(carry.z_L, noise, *self._key(k), 2))
+            self._carries.append(carry)
+
+    def _key(self, k: int) -> tuple[int, int, int, int]:
+        """Of what the noise of a micro-batch is a function."""
+        return self.state.config.seed, int(self.state.step), self.backend.worker, k
+
+    @torch.no_grad()
+    def _started(self, k: int, batch: AnyBatch) -> Carry:
+        """The slots of a micro-batch; with noise on the start states, they have taken their new rows already."""
+        state, carry = self.state, self.state.carries[k]
+        deviation = state.config.training.start_noise
+        if not deviation:
+            return carry
+        hints = adaptive.hints(batch.hints, state.hint_level) if isinstance(batch, HintBatch) else None
+        inits = zip((state.h_init, state.l_init), (carry.z_H, carry.z_L), strict=True)
+        starts = [
+            with_noise(init.expand_as(z), deviation, *self._key(k), n) for n, (init, z) in enumerate(inits)
+        ]
+        filled = refill(carry, transformed(self.originals, batch, hints), *starts)
+        return filled._replace(halted=torch.zeros_like(filled.halted))
 
     def exchange(self) -> None:
         """All-reduce gradients and metrics; from here on the step must finish."""
@@ -134,14 +156,14 @@ class TrainStep:
                 target[name].copy_(tensor)
         self._carries = []
 
-    def _micro_batch(self, k: int, batch: AnyBatch, h_cycles: int, l_cycles: int) -> Carry:
+    def _micro_batch(self, k: int, slots: Carry, batch: AnyBatch, h_cycles: int, l_cycles: int) -> Carry:
         """Forward and backward of one micro-batch; returns its next carry."""
         state, config = self.state, self.state.config
         training, model = config.training, config.model
         with torch.no_grad():
             hints = adaptive.hints(batch.hints, state.hint_level) if isinstance(batch, HintBatch) else None
             incoming = transformed(self.originals, batch, hints)
-            carry = refill(state.carries[k], incoming, state.h_init, state.l_init)
+            carry = refill(slots, incoming, state.h_init, state.l_init)
             before = state.grads.clone() if state.micro > 1 and k else None
         rows = carry.rows
         puzzle_BD = None
