@@ -46,7 +46,7 @@ def test_the_best_value_at_equal_compute_and_its_exponent_are_found(tmp_path: Pa
     table = spent(tmp_path, 0.25)
     table.rows["train_flops"] = 1e6 * table.rows["model.d_model"] * table.rows["training.steps"]
     table.rows[x] = table.rows["model.d_model"]
-    spec = figure(kind="isoflop", x=x, y="error")
+    spec = figure(kind="isoflop", best=x, y="error")
     fit = {**fit_table(table, spec.fits("isoflop")[0].model_copy(update={"bootstrap": 200}))}
     group = fit["groups"][0]
     assert [item["edge"] for item in group["optima"]] == [False] * 5

@@ -20,11 +20,12 @@ class Spec(Figure):
 
     kind: Literal["isoflop"] = "isoflop"
     reading: ClassVar[str] = "each curve spends one budget in several ways; the diamond is the best"
-    x: Column = "model.d_model"
+    best: Column = "model.d_model"
+    """What is spent more or less of at equal compute."""
     y: Metric = "cross_entropy"
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        keys: dict[str, Any] = {"x": self.x, "second": BUDGET, "y": self.y, "where": self.where}
+        keys: dict[str, Any] = {"x": self.best, "second": BUDGET, "y": self.y, "where": self.where}
         return (FitSpec(experiments=(experiment,), form="isoflop", **keys),)
 
 
@@ -33,33 +34,33 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     table = tables[0]
     fit = common.fit_of(fits, spec.fits(table.experiment)[0])
     group = fit["groups"][0]
-    rows = common.rows_of(table, spec.where, spec.y, spec.x, BUDGET)
+    rows = common.rows_of(table, spec.where, spec.y, spec.best, BUDGET)
     figure, axes = common.panels(3, 2.7)
     optima = group.get("optima", [])
     shades = common.colours([item["second"] for item in optima])
     values = common.positive(rows, spec.y)
     rows = rows.assign(_budget=_nearest(rows[BUDGET].to_numpy(float), list(shades)), _y=values)
-    rows["_point"] = rows.groupby(["_budget", spec.x], dropna=False).ngroup()
+    rows["_point"] = rows.groupby(["_budget", spec.best], dropna=False).ngroup()
     means = stats.pooled_log_intervals(values, rows["_point"].to_numpy())
     for index, (value, colour) in enumerate(shades.items()):
         part = rows[rows["_budget"] == value]
         for point, here in part.groupby("_point"):
-            at, marker = float(here[spec.x].iloc[0]), common.MARKERS[index % 8]
+            at, marker = float(here[spec.best].iloc[0]), common.MARKERS[index % 8]
             common.seed_marks(axes[0], at, here["_y"], colour, marker, summary=means[point])
         _parabola(axes[0], optima[index], colour)
-    common.axis_scale(axes[0], "x", label(spec.x), rows[spec.x])
+    common.axis_scale(axes[0], "x", label(spec.best), rows[spec.best])
     common.error_scale(axes[0], spec.y, float(values.min()), float(values.max()))
     common.heading(axes[0], sentence(f"{noun(spec.y)} at equal compute"))
-    _growth(axes[1], group, "x", spec.x)
+    _growth(axes[1], group, "x", spec.best)
     _growth(axes[2], group, "steps", "training.steps")
     common.hue_legend(figure, BUDGET, {compact(value): colour for value, colour in shades.items()}, columns=6)
     return common.Drawing(
         figure,
         rows,
-        title=f"Where compute is best spent: {noun(spec.x)} or steps",
+        title=f"Where compute is best spent: {noun(spec.best)} or steps",
         caption=(
-            f"Left: seeds and their mean; a parabola in log {noun(spec.x)} for each budget, its vertex a diamond "
-            f"(hollow: at the edge of the grid). Middle and right: the best {noun(spec.x)} and the steps that it "
+            f"Left: seeds and their mean; a parabola in log {noun(spec.best)} for each budget, its vertex a diamond "
+            f"(hollow: at the edge of the grid). Middle and right: the best {noun(spec.best)} and the steps that it "
             "leaves, with 95 % intervals; every draw resamples the runs and finds its own optima. Lines: power laws "
             "through the filled marks; their intervals also cover a fit with one curvature for all budgets. "
         ),
