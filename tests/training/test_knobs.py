@@ -106,7 +106,6 @@ RUNTIME = {
     "checkpoint_minutes": 1e-6,
     "keep_checkpoints": 1,
     "carry_limit_mb": 0.0,
-    "xla_metrics_every": 2,
     "tensorboard": True,
     "checksum_every": 2,
     "profile_steps": "2:3",

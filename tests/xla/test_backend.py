@@ -41,7 +41,6 @@ def train(folder: Path, name: str, backend: str, **more: str) -> subprocess.Comp
         "log_every": 1,
         "evals": 1,
         "checkpoint_minutes": 1e-9,
-        "xla_metrics_every": 3,
         "keep_checkpoints": 9,
         "profile_steps": "2:3",
     }

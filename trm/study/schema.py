@@ -430,8 +430,6 @@ class RuntimeConfig(Section):
     """Newest checkpoints to keep, besides the best."""
     carry_limit_mb: NonNegative = 512.0
     """A carry larger than this on one host is left out of checkpoints; after a resume its slots start anew."""
-    xla_metrics_every: Count = 1000
-    """Steps between torch_xla metrics reports."""
     profile_steps: Annotated[str, Field(pattern=r"^\d+:\d+$")] | None = None
     """FIRST:LAST: write a profiler trace of these steps to the checkpoint folder; null: none."""
     tensorboard: bool = False

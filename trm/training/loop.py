@@ -165,7 +165,7 @@ class Trainer:
         record.pending = False
         if runtime.checksum_every and step % runtime.checksum_every == 0:
             self.compare_workers()
-        if self.signals.report_requested() or step % runtime.xla_metrics_every == 0:
+        if self.signals.report_requested() or last:
             self._write_backend_report()
         if improved or last or self._checkpoint_due():
             self.save()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trm.checks.tpu_check import check as module
-from trm.checks.tpu_check.check import check, program_key, sizes_of, table, tpu_python
+from trm.checks.tpu_check.check import WORKER, check, imported, program_key, sizes_of, table, tpu_python
 from trm.cli import main
 from trm.errors import UserError
 from trm.pipeline.project import open_project
@@ -59,6 +59,13 @@ def test_programs_differ_by_shape_and_not_by_rates():
     assert program_key(run(), HOST, "train") == program_key(run(lr=1e-3, steps=5), HOST, "train")
     assert program_key(run(), HOST, "train") != program_key(run(micro_batches=2), HOST, "train")
     assert program_key(run(), HOST, "train") != program_key(run(), parse_slice("v4-64"), "train")
+
+
+def test_what_determines_a_program_follows_from_imports():
+    found = imported(WORKER)
+    assert {"trm.evaluation.policies", "trm.training.metrics", "trm.training.adaptive"} <= found.keys()
+    assert {path.parent.name for path in found.values()} >= {"optim", "tpu", "evaluation"}
+    assert "trm.pipeline.plan" not in found
 
 
 def test_what_makes_it_fit_is_said(tmp_path: Path):

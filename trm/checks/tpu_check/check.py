@@ -4,6 +4,7 @@ A program depends on model, batch and code, but not on learning rates or seeds, 
 compilations.
 """
 
+import ast
 import hashlib
 import importlib.util
 import json
@@ -26,14 +27,8 @@ from trm.study.slices import HBM_VARIABLE, Slice, evaluated, hbm_gib
 from trm.study.tasks import Sizes
 
 ROOT = Path(__file__).parents[3]
-CODE = {
-    "backends": ("base", "tpu"),
-    "model": ("act", "definition", "inference", "losses", "parameters", "plain"),
-    "study": ("tpu_kernels",),
-    "training": ("optim", "state", "step"),
-    "checks/tpu_check": ("compiler", "hlo", "kernels", "launching", "rehearsal", "worker"),
-}
-"""Modules and packages of trm that determine a program and its estimates."""
+WORKER = "trm.checks.tpu_check.worker"
+"""What traces and compiles programs."""
 PUBLIC_ARC_TASKS = 800
 """Training and evaluation tasks of ARC-AGI-1."""
 LINK_BYTES_PER_SECOND = 100e9
@@ -113,12 +108,27 @@ def tpu_python() -> str:
     return python
 
 
+def imported(module: str, found: dict[str, Path] | None = None) -> dict[str, Path]:
+    """The module and every module of trm that it imports, at any depth: files by name."""
+    found = {} if found is None else found
+    path = ROOT / module.replace(".", "/")
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    if module not in found and path.exists():
+        found[module] = path
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "trm":
+                for name in (str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    imported(name, found)
+    return found
+
+
 @cache
 def code_digest() -> str:
+    """Checksum of the code that determines programs. Folders count whole: optimisers and tasks are found by name."""
     digest = hashlib.sha256()
-    for path in (ROOT / "trm" / package / name for package, names in CODE.items() for name in names):
-        for file in sorted(path.rglob("*.py")) or [path.with_suffix(".py")]:
-            digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
+    for folder in sorted({path.parent for path in imported(WORKER).values()} - {ROOT / "trm"}):
+        for path in sorted(folder.glob("*.py")):
+            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 

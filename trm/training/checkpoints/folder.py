@@ -2,8 +2,7 @@
 
 `step-00000400/` holds `state.safetensors` (weights, EMA, moments, puzzle table, step count, metric sums),
 `carry-<worker>.safetensors` (batch slots), `meta.json` (config, history, resolved precision) and `manifest.json`. No
-random state is stored, since sampling and exploration are pure functions of (seed, step). For the compact form see
-`trm.training.checkpoints.compact`.
+random state is stored, since sampling and exploration are pure functions of (seed, step).
 """
 
 from __future__ import annotations
@@ -24,13 +23,11 @@ from trm.backends.base import Backend
 from trm.errors import UserError
 from trm.io import differences, write_bytes
 from trm.study.schema import RunConfig
-from trm.training.checkpoints.compact import STATE, unpacked
 from trm.training.state import join_carries
 
 log = logging.getLogger("trm")
 MANIFEST = "manifest.json"
 FORMAT = 1
-COMPACT = 4  # trm.training.checkpoints.compact
 DAMAGED = (FileNotFoundError, ValueError, KeyError, TypeError, SafetensorError)
 """Errors of `read_checkpoint` on a damaged checkpoint."""
 
@@ -165,19 +162,14 @@ def read_checkpoint(folder: CheckpointFolder, step: int) -> Loaded:
     """Read and verify a checkpoint. Raises one of `DAMAGED` if it is damaged."""
     manifest = json.loads(folder.read(step, MANIFEST))
     form = manifest["format"]
-    if form not in (FORMAT, COMPACT):
-        raise ValueError(
-            f"its format {form} is not supported by this version, which reads {FORMAT} and {COMPACT}"
-        )
+    if form != FORMAT:
+        raise ValueError(f"its format {form} is not supported by this version, which reads {FORMAT}")
     contents = {}
     for name, sha in manifest["sha256"].items():
         contents[name] = folder.read(step, name)
         if hashlib.sha256(contents[name]).hexdigest() != sha:
             raise ValueError(f"{name} does not have the checksum of the manifest")
     meta = json.loads(contents["meta.json"])
-    if form != FORMAT:
-        parts = sorted(name for name in contents if name.startswith(STATE))
-        return Loaded(step, unpacked(b"".join(contents[name] for name in parts)), None, meta)
     # one per worker, in the order of their numbers
     carries = [name for name in (f"carry-{k}.safetensors" for k in range(len(contents))) if name in contents]
     carry = join_carries([load(contents[name]) for name in carries]) if carries else None
