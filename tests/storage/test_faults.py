@@ -3,8 +3,10 @@ denies."""
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from google.api_core import exceptions
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
@@ -162,9 +164,17 @@ def test_denials_say_what_to_do(broken: Broken):
     store = open_store(URI, QUICK)
     proxy.fault = lambda method, path, count: 403
     with pytest.raises(
-        AccessDenied, match=r"No permission to write gs://.*Storage Object Admin on the bucket"
+        AccessDenied,
+        match=r"No permission to write gs://.*Storage Object User on the bucket .*made by the test",
     ):
         store.put_bytes("a", b"x")
+
+
+def test_a_refusal_that_no_role_mends_gives_googles_reason_only():
+    error = exceptions.Forbidden("Object 'b/a' is subject to bucket's retention policy")
+    said = str(GcsStore._explain(SimpleNamespace(url=lambda name: "gs://b/a"), error, "write", "a"))
+    assert said.startswith("No permission to write gs://b/a: no role of this account would help (")
+    assert "retention policy" in said
 
 
 def test_an_expired_token_is_said_to_be_one(broken: Broken, monkeypatch: pytest.MonkeyPatch):

@@ -159,14 +159,38 @@ def test_the_end_of_the_program_awaits_uploads(store: Store, tmp_path: Path):
 def test_a_failed_push_is_logged_and_made_good_by_the_next(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    mirror = Mirror(store)
+    mirror, published = Mirror(store), []
+    mirror.on_published = published.append
     store.put_bytes = lambda *_, **__: (_ for _ in ()).throw(UserError("the bucket is on fire"))
     with pytest.raises(UserError, match="on fire"):
         mirror.push(checkpoint(tmp_path, 1), step=1).result()
     assert "step-00000001 failed: the bucket is on fire" in caplog.text
+    assert ([str(error) for error in mirror.failures], published) == (["the bucket is on fire"], [])
     del store.put_bytes
     push(mirror, tmp_path, [2])
     mirror.close()
+    assert (mirror.failures, published) == ([], [2])
+
+
+def test_progress_is_what_is_published_and_failures_in_a_row_end_the_run(store: Store, tmp_path: Path):
+    mirror, told = Mirror(store), []
+    folder = SharedFolder(tmp_path, None, mirror, failed_uploads=2)
+    folder.on_published = told.append
+    store.put_bytes = lambda *_, **__: (_ for _ in ()).throw(UserError("billing is disabled"))
+    for step in (1, 2):
+        checkpoint(tmp_path, step)
+        folder.saved(step, None)
+        with pytest.raises(UserError):
+            mirror._last[0].result()
+    checkpoint(tmp_path, 3)
+    with pytest.raises(UserError, match=r"The last 2 uploads of checkpoints failed \(billing is disabled\)"):
+        folder.saved(3, None)
+    assert told == []
+    del store.put_bytes
+    folder.failed_uploads = 0
+    folder.saved(3, None)
+    mirror.close()
+    assert told == [3]
 
 
 def test_an_outage_delays_a_push(

@@ -74,7 +74,7 @@ def test_what_chips_do_is_in_the_history_and_in_the_status(dataset_folder, tmp_p
     rows = list(csv.DictReader((tmp_path / "run/history.csv").read_text().splitlines()))
     assert [row["perf/hbm_bytes/0"] for row in rows] == [str(2**34), str(2**33), ""]
     assert [row["perf/duty_cycle_percent/0"] for row in rows] == ["", "87.65", ""]
-    assert (tmp_path / "status").read_text() == ""
+    assert (tmp_path / "status").read_text() == "at step 6"
 
 
 def test_norms_of_the_parts_make_up_the_norm_of_the_whole(told):

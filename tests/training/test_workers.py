@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +18,9 @@ import torch
 from tests.training.conftest import config, first_losses
 from trm.backends.tpu.metrics import DUTY_CYCLE, HBM_TOTAL, HBM_USED
 from trm.backends.workers import choose_interface
+from trm.errors import UserError
 from trm.study.schema import PlacementConfig
+from trm.training.loop import Trainer
 from trm.training.outputs import load_weights
 
 SCRIPT = """
@@ -34,7 +37,7 @@ task, text, data, root = sys.argv[1:]
 run, rank = RunConfig.model_validate_json(text), int(os.environ["RANK"])
 try:
     if task != "losses":
-        found = trainer(run, Path(data), Path(root), log_every=2, checksum_every=2)
+        found = trainer(run, Path(data), Path(root), log_every=2, checksum_every=0 if task == "flip" else 2)
         if task == "differ" and rank == 1:
             found.state.params[3] += 1e-6
         if task == "hang":  # set now, so that a slow start of a process is no fault
@@ -50,7 +53,7 @@ try:
         original = found.program
         def program(batch, h_cycles, l_cycles):
             original(batch, h_cycles, l_cycles)
-            if task == "perturb" and rank == 1 and found.record.done == 2:
+            if task in ("perturb", "flip") and rank == 1 and found.record.done == 2:
                 found.state.params[3] += 1e-6
             if task == "die" and rank == 1 and found.record.done == 2:
                 os._exit(9)
@@ -152,7 +155,12 @@ def test_every_host_tells_what_its_own_chips_do(dataset_folder, tmp_path):
             "perf/duty_cycle_percent/1": "35.5",
         }
     status = [Path(variables["TPU_STATUS_FILE"]).read_text() for variables in environments]
-    assert status == ["HBM 1.0 of 32.0 GiB, duty cycle 35 %", "HBM 2.0 of 32.0 GiB, duty cycle 36 %", ""]
+    at = "at step 4"
+    assert status == [
+        f"{at}, HBM 1.0 of 32.0 GiB, duty cycle 35 %",
+        f"{at}, HBM 2.0 of 32.0 GiB, duty cycle 36 %",
+        at,
+    ]
 
 
 def test_an_average_kept_by_the_first_worker_is_that_of_every_worker(dataset_folder, tmp_path):
@@ -184,12 +192,25 @@ def test_a_step_in_two_recorded_halves_is_the_step(dataset_folder, tmp_path):
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
-def test_a_worker_with_other_weights_is_named(dataset_folder, tmp_path):
-    outputs, codes = run_workers(2, "perturb", config(), dataset_folder, tmp_path)
+@pytest.mark.parametrize(("task", "step"), [("perturb", 4), ("flip", config().training.steps)])
+def test_a_worker_with_other_weights_is_named(dataset_folder, tmp_path, task, step):
+    """By the comparison that `checksum_every` asks for, and without one by that before each checkpoint."""
+    outputs, codes = run_workers(2, task, config(), dataset_folder, tmp_path)
     assert codes == [2, 2], outputs
     assert all(
-        "worker 1 does not hold the same weights as worker 0 at step 4" in output for output in outputs
+        f"worker 1 does not hold the same weights as worker 0 at step {step}" in output for output in outputs
     )
+
+
+def test_hosts_are_compared_though_they_are_one_worker():
+    """Under SPMD all hosts are one worker; each holds its own copy of the weights."""
+    weights = torch.ones(3)
+    gather = lambda sums: [sums, sums + 1]  # noqa: E731
+    backend = SimpleNamespace(world=1, processes=2, fetch=lambda tensor: tensor, gather=gather)
+    state = SimpleNamespace(params=weights, ema=None, puzzle_table=None, share_average=lambda backend: None)
+    trainer = SimpleNamespace(backend=backend, state=state, record=SimpleNamespace(done=7))
+    with pytest.raises(UserError, match="worker 1 does not hold the same weights as worker 0 at step 7"):
+        Trainer.compare_workers(trainer)
 
 
 def test_workers_that_begin_with_other_weights_do_not_begin(dataset_folder, tmp_path):

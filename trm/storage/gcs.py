@@ -256,10 +256,13 @@ class GcsStore(BucketStore):
                 "`gcloud auth application-default login` (or renew the key) and start again."
             )
         if isinstance(cause, api.Forbidden):
-            return AccessDenied(
-                f"No permission to {action} {where}: give this account the role Storage Object Admin "
-                f"on the bucket {self.bucket}."
-            )
+            if any(
+                word in reason.lower() for word in ("retention", "billing", "cryptokey", "kms", "requester")
+            ):
+                advice = "no role of this account would help"
+            else:
+                advice = f"give this account the role Storage Object User on the bucket {self.bucket}"
+            return AccessDenied(f"No permission to {action} {where}: {advice} ({reason}).")
         if isinstance(cause, api.PreconditionFailed):
             return self._conflict(name)
         if isinstance(cause, api.NotFound):

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,10 @@ class Mirror:
         self, store: Store, *, keep: int = 5, part: int = 0, parts: int = 1, lease: Lease | None = None
     ) -> None:
         self.store, self.keep, self.part, self.parts, self.lease = store, keep, part, parts, lease
+        self.failures: list[Exception] = []
+        """Why the last pushes failed; empty after one that succeeded."""
+        self.on_published: Callable[[int], None] = lambda step: None
+        """Part 0 calls it with the newest complete step after each push."""
         self._extras: dict[str, Path] = {}
         self._uploads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trm-upload")
         self._last: tuple[Future[None], Path] | None = None
@@ -137,7 +142,9 @@ class Mirror:
     def _upload(self, staged: Path, name: str, step: int, score: float | None) -> None:
         try:
             self._publish(staged, name, step, score)
+            self.failures = []
         except Exception as error:
+            self.failures = [*self.failures, error]
             log.warning("upload of %s failed: %s", self.store.url(name), error)
             raise
         finally:
@@ -174,6 +181,7 @@ class Mirror:
         snapshots = self.list()
         if not snapshots:
             return
+        self.on_published(snapshots[0].step)
         kept = {snapshot.name for snapshot in snapshots[: self.keep]}
         scored = [snapshot for snapshot in snapshots if snapshot.score is not None]
         if scored:

@@ -428,6 +428,8 @@ class RuntimeConfig(Section):
     """Minutes after which the process saves a checkpoint and exits with code 75, to be resumed. null: never."""
     keep_checkpoints: Count = 5
     """Newest checkpoints to keep, besides the best."""
+    failed_uploads: Whole = 3
+    """Uploads of checkpoints that fail in a row before the run stops; 0: it goes on with a warning for each."""
     carry_limit_mb: NonNegative = 512.0
     """A carry larger than this on one host is left out of checkpoints; after a resume its slots start anew."""
     profile_steps: Annotated[str, Field(pattern=r"^\d+:\d+$")] | None = None

@@ -180,7 +180,8 @@ class Trainer:
         return bool(due)
 
     def save(self) -> None:
-        """Write a checkpoint; raises UserError if the weights are not finite."""
+        """Write a checkpoint; raises UserError if the weights are not finite, or not those of the other workers."""
+        self.compare_workers()
         sums, _, norms = self._fetch()
         self._check_finite(sums, norms["train/weight_norm"])
         self.reporter.flush()

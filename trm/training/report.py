@@ -167,9 +167,10 @@ class Reporter:
         backend = self._backend
         used = backend.use()
         now = (-1, -1) if used is None else (_encoded(used.hbm_bytes), _encoded(used.duty_cycle, 100))
-        if used and (file := os.environ.get("TPU_STATUS_FILE")):
+        if file := os.environ.get("TPU_STATUS_FILE"):
+            words = f"at step {self._record.done}", str(used or "")
             with suppress(OSError):
-                Path(file).write_text(str(used))
+                Path(file).write_text(", ".join(filter(None, words)))
         local = torch.tensor([peak_resident_bytes(), backend.peak_device_memory() or 0, *now])
         row: dict[str, float | None] = {"perf/peak_memory_bytes": backend.peak_memory()}
         for rank, vector in enumerate(backend.gather(local)):

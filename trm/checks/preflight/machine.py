@@ -113,7 +113,7 @@ def disk(site: Site) -> str:
 
 
 def bucket(site: Site) -> str:
-    """The bucket's objects can be written, claimed, read and deleted."""
+    """The bucket's objects can be written, claimed, overwritten as a run's lease is, read and deleted."""
     if site.bucket is None:
         return "not used"
     from trm.storage import ABSENT, Conflict, Patience, open_store
@@ -124,6 +124,7 @@ def bucket(site: Site) -> str:
     info = store.put_bytes(name, content, generation=ABSENT)
     site.shared["bucket time"] = (before, info.updated, site.clock())
     try:
+        store.put_bytes(name, content, generation=info.generation)
         if store.get_bytes(name) != content:
             raise UserError(f"{site.bucket} returned other bytes than were written: use another bucket")
         try:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +48,8 @@ class CheckpointFolder:
 
     def __init__(self, root: Path):
         self.root = Path(root)
+        self.on_published: Callable[[int], None] = lambda step: None
+        """Called with the newest step that a job on another machine would resume from."""
 
     def steps(self) -> list[int]:
         """Steps with a manifest, oldest first."""
@@ -97,6 +100,7 @@ class CheckpointFolder:
 
     def saved(self, step: int, score: float | None) -> None:
         """Called by all workers once a checkpoint is complete; `score`: its validation accuracy if it is the best."""
+        self.on_published(step)
 
     def write_extra(self, name: str, data: bytes) -> None:
         """Write a file beside the checkpoints (a snapshot, the live history)."""

@@ -35,9 +35,9 @@ class SharedFolder(CheckpointFolder):
     Only the first worker has the `lease`, and only the first worker of each host the `mirror`.
     """
 
-    def __init__(self, root: Path, lease: Lease | None, mirror: Mirror | None):
+    def __init__(self, root: Path, lease: Lease | None, mirror: Mirror | None, failed_uploads: int = 0):
         super().__init__(root)
-        self.lease, self.mirror = lease, mirror
+        self.lease, self.mirror, self.failed_uploads = lease, mirror, failed_uploads
 
     def write(self, step: int, name: str, data: bytes) -> None:
         """Same as in CheckpointFolder. Raises LeaseLost if another job has taken over the run."""
@@ -52,17 +52,29 @@ class SharedFolder(CheckpointFolder):
             self.mirror.put_extra(name, self.root / name)
 
     def saved(self, step: int, score: float | None) -> None:
-        """Start uploading the checkpoint."""
-        if self.mirror is None:
+        """Start uploading the checkpoint.
+
+        Raises:
+            UserError: as many uploads in a row have failed as the run's `failed_uploads` allows.
+        """
+        mirror = self.mirror
+        if mirror is None:
+            super().saved(step, score)
             return
+        mirror.on_published = self.on_published
+        if self.failed_uploads and len(mirror.failures) >= self.failed_uploads:
+            raise UserError(
+                f"The last {len(mirror.failures)} uploads of checkpoints failed ({mirror.failures[-1]}), so training "
+                "stops: what it does would be lost with this machine. Set runtime.failed_uploads to 0 to go on anyway."
+            )
         for path in sorted(self.root.glob("tensorboard/*")):
-            self.mirror.put_extra(f"tensorboard/{path.name}", path)
+            mirror.put_extra(f"tensorboard/{path.name}", path)
         for path in sorted({*self.root.glob("profile-*/**/*"), *self.root.glob("profile-*.json")}):
             if path.is_file():
-                self.mirror.put_extra(str(path.relative_to(self.root)), path)
-        self.mirror.push(self.folder(step), step=step, score=score)
-        if self.mirror.part:  # the saver prunes the first host's folder
-            for old in self._local_steps()[: -self.mirror.keep]:
+                mirror.put_extra(str(path.relative_to(self.root)), path)
+        mirror.push(self.folder(step), step=step, score=score)
+        if mirror.part:  # the saver prunes the first host's folder
+            for old in self._local_steps()[: -mirror.keep]:
                 self.delete(old)
 
     def bring_newest(self, backend: Backend) -> None:
@@ -158,10 +170,13 @@ def on_all_workers(backend: Backend, action: Callable[[], Result], what: str) ->
 
 
 @contextmanager
-def open_checkpoints(uri: str, run: str, backend: Backend, keep: int) -> Iterator[CheckpointFolder]:
+def open_checkpoints(
+    uri: str, run: str, backend: Backend, keep: int, failed_uploads: int = 0
+) -> Iterator[CheckpointFolder]:
     """The checkpoint folder of a run, leased to this job; on exit, uploads are awaited and the lease is released.
 
     Called by all workers. `keep`: number of newest checkpoints to keep in the bucket, besides the best.
+    `failed_uploads`: so many in a row stop the run, 0: none do.
 
     Raises:
         LeaseHeld: another job is writing this run.
@@ -179,7 +194,7 @@ def open_checkpoints(uri: str, run: str, backend: Backend, keep: int) -> Iterato
             here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             part, parts = backend.rank // here, backend.processes // here
             mirror = Mirror(store, keep=keep, part=part, parts=parts, lease=lease)
-        folder = SharedFolder(local_copy(uri) if remote else local_path(uri), lease, mirror)
+        folder = SharedFolder(local_copy(uri) if remote else local_path(uri), lease, mirror, failed_uploads)
         if lease or mirror:
             folder.tidy()
         if remote:

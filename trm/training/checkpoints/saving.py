@@ -51,6 +51,8 @@ class Saver:
     ):
         self.folder, self.backend, self.runtime, self.identity = folder, backend, runtime, identity
         self._carry_dropped = False
+        if backend.rank == 0:
+            folder.on_published = tell_progress
         self.saved_at = time.monotonic()
 
     def resume(self, loaded: Loaded, state: TrainState, record: Record) -> None:
@@ -113,9 +115,12 @@ class Saver:
         best = record.best if record.best and record.best["step"] == record.done else None
         self.folder.saved(record.done, best["eval/exact_accuracy"] if best else None)
         self.saved_at = time.monotonic()
-        # The TPU executor counts relaunches without a newer checkpoint and reads the newest step here.
-        if self.backend.rank == 0 and (progress := os.environ.get("TPU_PROGRESS_FILE")):
-            Path(progress).write_text(str(record.done))
+
+
+def tell_progress(step: int) -> None:
+    """Tell the TPU executor the newest published step: it counts relaunches without a newer one."""
+    if progress := os.environ.get("TPU_PROGRESS_FILE"):
+        Path(progress).write_text(str(step))
 
 
 def run_identity(config: RunConfig, recipe_version: int, dataset: Any, precision: str) -> dict[str, Any]:
