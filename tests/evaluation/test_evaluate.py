@@ -17,6 +17,7 @@ from trm.evaluation import bins, policies
 from trm.evaluation.evaluate import Evaluation, evaluate_run
 from trm.evaluation.passes import Noise
 from trm.evaluation.symmetry import restart_symmetries
+from trm.model.inference import InferenceNetwork
 from trm.model.scores import Score
 from trm.study.flops import forward_flops
 from trm.study.schema import TASKS, DataConfig, EvaluationConfig
@@ -246,6 +247,32 @@ def test_the_oracle_ignores_what_the_score_ignores(ignore, right):
     labels = torch.tensor([[1, 0]], dtype=torch.uint8)
     rights = policies.is_right(answers, labels, ignore)
     assert policies.chosen(answers, torch.tensor([[1.0], [0.0]]), rights)[2].tolist() == [right]
+
+
+def test_an_evaluation_goes_on_after_its_time_limit_bit_for_bit(
+    trained, dataset_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(InferenceNetwork, "batch_rows", lambda net, length: 16)
+    ask = '{"unroll": [2, 3], "restarts": [1, 2], "start_noise": 0.5, "confident": true, "train_puzzles": 20}'
+    command = ["evaluate", "--run", str(trained), "--dataset", str(dataset_folder), "--evaluation", ask]
+    command += ["--threads", "1", "--out"]
+    assert main([*command, str(tmp_path / "whole.json")]) == 0
+
+    out, kept = tmp_path / "parts.json", tmp_path / "kept"
+    ends = []
+    while not ends or ends[-1] == 75:
+        assert not out.exists()
+        ends.append(main([*command, str(out), "--parts", str(kept), "--time-limit", "1e-6"]))
+    assert ends[-1] == 0
+    assert len(ends) > 5
+    assert f"stopped after 1 batch; it goes on from {kept}\n" in capsys.readouterr().out
+    whole, parts = (json.loads(path.read_text()) for path in (tmp_path / "whole.json", out))
+    for document in (whole, parts):
+        for row in document["results"]:
+            assert row.pop("seconds") >= 0
+    for key in ("results", "halting", "traces", "tasks", "guess"):
+        assert parts[key] == whole[key]
+    assert not list(kept.glob("*.pt"))
 
 
 def test_what_several_workers_cannot_do_is_refused_before_the_work(trained, dataset_folder, tmp_path):

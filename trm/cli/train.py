@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             code = trainer.run()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if args.time_limit and code in (EXIT_UNFINISHED, EXIT_TERMINATED) and backend.rank == 0:
-            _resume_later(trainer.record.done - trainer.resumed_at, args.time_limit, left)
+            resume_later(trainer.record.done - trainer.resumed_at, args.time_limit, left)
         return code
     finally:
         backend.close()
@@ -122,10 +122,10 @@ def _end_before_the_first_step(limit: float, number: int, frame: FrameType | Non
     raise SystemExit(128 + number)
 
 
-def _resume_later(steps: int, limit: float, left: float) -> None:
+def resume_later(steps: int, limit: float, left: float) -> None:
     """Make Slurm or the TPU plugin start this job again.
 
-    Not if it finished no step in a job that was its own from the start: it would be restarted forever.
+    Not if it finished no step or batch in a job that was its own from the start: it would be restarted forever.
     """
     from trm.pipeline.slurm import requeue
 

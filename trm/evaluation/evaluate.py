@@ -14,8 +14,9 @@ from trm.backends.registry import load_implementation
 from trm.data.dataset import PuzzleSet
 from trm.errors import UserError
 from trm.evaluation import bins
+from trm.evaluation.parts import Parts, Result, compute
 from trm.evaluation.passes import Pass
-from trm.evaluation.policies import confident, fixed, restarts
+from trm.evaluation.policies import Runner, Timed, confident, fixed, restarts
 from trm.evaluation.symmetry import Views, random_views, restart_symmetries
 from trm.evaluation.votes import can_vote, vote_results
 from trm.io import write_bytes, write_json
@@ -24,6 +25,7 @@ from trm.model.inference import InferenceNetwork
 from trm.model.parameters import architecture
 from trm.model.scores import Score
 from trm.provenance import now, provenance
+from trm.study.fingerprint import digest
 from trm.study.flops import forward_flops, parameters, train_flops
 from trm.study.records import sealed
 from trm.study.schema import EvaluationConfig
@@ -73,8 +75,16 @@ class Evaluation:
         self.views = self._views(max(self.depths))
         self.step_flops = forward_flops(model, sizes.seq_len, sizes.vocab)
         self.blank = dataset.blank
+        self.batches: Runner = compute
         self.results: list[dict[str, Any]] = []
         self.predictions: dict[str, np.ndarray] = {}
+
+    @property
+    def identity(self) -> str:
+        """Digest of all that the results of a batch depend on."""
+        backend, evaluation = self.backend, self.evaluation.model_dump(mode="json")
+        device = [backend.name, backend.implementation, backend.device_name(), self.precision]
+        return digest([self.trained.sha256, self.dataset.summary, evaluation, device])
 
     def _score(self) -> Score:
         return Score(self.backend.device, self.dataset.puzzles.ignore, self.blank)
@@ -134,7 +144,8 @@ class Evaluation:
 
     def _fixed(self, split: str, data: Rows) -> dict[str, Any]:
         how = (self.depths, self._score, self.backend.synchronize, self.views)
-        run = fixed(self.net, data, *how, self._progress(f"{split} puzzles, {max(self.depths)} steps"))
+        name = self._progress(f"{split} puzzles, {max(self.depths)} steps")
+        run = fixed(self.net, data, *how, name, self.batches)
         for depth, timed in run.depths.items():
             self._add(split, "fixed", depth, 1, timed.score, timed.seconds, run.right[depth])
         last = max(self.depths)
@@ -149,6 +160,16 @@ class Evaluation:
             self.predictions[f"{split}_halt_logits"] = run.halt_logits.cpu().numpy()
             self.predictions[f"{split}_first_positive"] = run.first_positive.cpu().numpy()
         return {"steps": list(range(1, last + 1)), "share": shares[:last], "solved": shares[last:]}
+
+    def _confident(self, data: Rows, depth: int, name: str) -> Timed:
+        """One batch: a puzzle takes the place of another one."""
+
+        def whole(part: slice) -> Result:
+            timed, _ = confident(self.net, data, depth, self._score(), self.backend.synchronize, name)
+            return {"+sums": timed.score.sums, "+seconds": torch.tensor(timed.seconds, dtype=torch.float64)}
+
+        found = self.batches(f"confident {depth}", [slice(0, len(data.inputs))], whole)
+        return Timed(self._score().with_sums(found["+sums"]), float(found["+seconds"]))
 
     def _traces(self, data: Rows) -> list[dict[str, Any]]:
         """Answers after each step on the first test puzzles; symbols as in the data set files."""
@@ -184,14 +205,14 @@ class Evaluation:
         if evaluation.confident:
             for depth in self.depths:
                 name = self._progress(f"test puzzles until confident, at most {depth} steps")
-                timed, _ = confident(self.net, share, depth, self._score(), self.backend.synchronize, name)
+                timed = self._confident(share, depth, name)
                 self._add("test", "confident", depth, 1, timed.score, timed.seconds)
         if evaluation.restarts:
             noise = evaluation.start_noise, evaluation.step_noise
             symmetries = restart_symmetries(config.data, max(evaluation.restarts), any(noise))
             how = (evaluation.restarts, noise, symmetries, self._score, self.backend.synchronize)
             name = self._progress(f"test puzzles, {max(evaluation.restarts)} starts of {self.steps} steps")
-            result = restarts(self.net, share, self.steps, *how, self._views(self.steps), name)
+            result = restarts(self.net, share, self.steps, *how, self._views(self.steps), name, self.batches)
             policies = {"restarts": result.best, "majority": result.majority, "oracle": result.oracle}
             for policy, scores in policies.items():
                 for count, score in scores.items():
@@ -242,18 +263,28 @@ def evaluate_run(
     out: Path,
     predictions: Path | None,
     backend: Backend,
+    parts: Parts | None = None,
 ) -> dict[str, Any] | None:
     """Evaluate the run in folder `run`; the first worker writes and returns the content of `out`.
 
-    `predictions`: also write the answers to this file.
+    Args:
+        predictions: also write the answers to this file.
+        parts: where a single worker keeps the results of batches until the whole is written.
 
     Raises:
         UserError: files are missing or do not match.
+        StopRequested: `parts` reached the time limit, or a signal came.
     """
     if predictions and backend.world > 1:
         raise UserError("--predictions requires a single worker")
     runner = Evaluation(load_weights(run), Dataset(dataset), evaluation, backend)
-    document = runner.run()
+    if parts and backend.world == 1:
+        parts.open(runner.identity)
+        runner.batches = parts.compute
+        with parts.signals:
+            document = runner.run()
+    else:
+        document = runner.run()
     if backend.rank:
         return None
     if predictions:
@@ -261,4 +292,6 @@ def evaluate_run(
         np.savez_compressed(buffer, allow_pickle=False, **runner.predictions)
         write_bytes(predictions, buffer.getvalue())
     write_json(out, sealed(document))
+    if parts:
+        parts.remove()
     return document

@@ -6,13 +6,14 @@ Shapes: B rows, L tokens, S cells, D width, V symbols, N puzzles of this worker.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from trm.data.progress import Progress
+from trm.evaluation.parts import Result, compute
 from trm.evaluation.passes import NO_NOISE, Noise, Pass
 from trm.evaluation.symmetry import Symmetry, Views
 from trm.model.act import Rows
@@ -20,6 +21,8 @@ from trm.model.inference import InferenceNetwork
 from trm.model.scores import Score
 
 NewScore = Callable[[], Score]
+Runner = Callable[[str, Iterable[slice], Callable[[slice], Result]], Result]
+"""`trm.evaluation.parts.compute`, or one that keeps what it has computed."""
 
 
 class Timed(NamedTuple):
@@ -66,41 +69,47 @@ def fixed(
     wait: Callable[[], None],
     views: Views | None = None,
     name: str = "",
+    run: Runner = compute,
 ) -> FixedResult:
-    """All puzzles take all steps; answers are scored at each of `depths` in one pass. `name`: for progress."""
-    scores = {depth: new_score() for depth in sorted(depths)}
-    ignore = scores[max(depths)].ignore
-    seconds = dict.fromkeys(scores, 0.0)
-    right: dict[int, list[Tensor]] = {depth: [] for depth in scores}
-    firsts, solved, answers, halts, rows = [], [], [], [], 0
-    for part in batches(net, data, name):
+    """All puzzles take all steps; answers are scored at each of `depths` in one pass. `name`: for progress. `run`: the
+    batches."""
+    depths, rows = tuple(sorted(depths)), next(batches(net, data)).stop
+
+    def one(part: slice) -> Result:
         inputs, labels = data.inputs[part], data.labels[part]
-        count = len(inputs)
-        rows = max(rows, count)
+        count, result = len(inputs), dict[str, Tensor]()
         states = Pass(net, inputs, data.puzzle[part], views=views, rows=rows)
-        first = solved_at = torch.zeros(count, dtype=torch.int32, device=inputs.device)
+        first = solved = torch.zeros(count, dtype=torch.int32, device=inputs.device)
         wait()
         started = time.perf_counter()
-        for step in range(1, max(depths) + 1):
+        for step in range(1, depths[-1] + 1):
             logits, halt = states.step()
             first = torch.where((first == 0) & (halt > 0), step, first)
             right_now = is_right(states.answers(logits), labels, ignore)
-            solved_at = torch.where((solved_at == 0) & right_now, step, solved_at)
-            if step in scores:
+            solved = torch.where((solved == 0) & right_now, step, solved)
+            if step in depths:
                 wait()
                 paused = time.perf_counter()
-                seconds[step] += paused - started
-                right[step].append(scores[step].add(logits, inputs, labels, step) > 0)
+                result[f"+seconds {step}"] = torch.tensor(paused - started, dtype=torch.float64)
+                score = new_score()
+                result[f"right {step}"] = score.add(logits, inputs, labels, step) > 0
+                result[f"+sums {step}"] = score.sums
                 wait()
                 started += time.perf_counter() - paused
-        firsts.append(first)
-        solved.append(solved_at)
-        answers.append(states.answers(logits))
-        halts.append(halt.float())
-    timed = {depth: Timed(scores[depth], seconds[depth]) for depth in scores}
-    joined = {depth: torch.cat(parts) for depth, parts in right.items()}
-    whole = (torch.cat(firsts), torch.cat(solved), torch.cat(answers), torch.cat(halts))
-    return FixedResult(timed, *whole, joined)
+        return result | {
+            "first": first, "solved": solved, "answers": states.answers(logits), "halts": halt.float()
+        }  # fmt: skip
+
+    ignore, device = new_score().ignore, data.inputs.device
+    whole = {
+        key: value.to(device) for key, value in run(f"fixed {name}", batches(net, data, name), one).items()
+    }
+    timed = {
+        depth: Timed(new_score().with_sums(whole[f"+sums {depth}"]), float(whole[f"+seconds {depth}"]))
+        for depth in depths
+    }
+    right = {depth: whole[f"right {depth}"] for depth in depths}
+    return FixedResult(timed, *(whole[key] for key in ("first", "solved", "answers", "halts")), right)
 
 
 @torch.no_grad()
@@ -191,20 +200,18 @@ def restarts(
     wait: Callable[[], None],
     views: Views | None = None,
     name: str = "",
+    run: Runner = compute,
 ) -> Restarts:
     """Several runs of `depth` steps, all but the first with `noise`: standard deviations as in `Noise`.
 
-    Restart k sees the puzzles under `symmetries[k]`. `name`: for progress.
+    Restart k sees the puzzles under `symmetries[k]`. `name`: for progress. `run`: the batches.
     """
-    best, majority, oracle = ({k: new_score() for k in sorted(counts)} for _ in range(3))
-    solved = {k: torch.zeros(k + 1, dtype=torch.int64, device=data.inputs.device) for k in best}
-    result = Restarts(best, majority, oracle, solved, dict.fromkeys(best, 0.0))
-    rows = 0
-    for part in batches(net, data, name):
+    counts, rows = tuple(sorted(counts)), next(batches(net, data)).stop
+    policies, ignore = ("best", "majority", "oracle"), new_score().ignore
+
+    def one(part: slice) -> Result:
         inputs, labels = data.inputs[part], data.labels[part]
-        count = len(inputs)
-        rows = max(rows, count)
-        started = time.perf_counter()
+        started, result = time.perf_counter(), dict[str, Tensor]()
         answers, halts = [], []
         for restart in range(max(counts)):
             noisy = Noise(*noise, restart, part.start) if restart else NO_NOISE
@@ -215,17 +222,26 @@ def restarts(
             answers.append(states.answers(logits))
             halts.append(halt.float())
             k = restart + 1
-            if k in result.best:
+            if k in counts:
                 answers_KBS, halts_KB = torch.stack(answers), torch.stack(halts)
-                right_KB = is_right(answers_KBS, labels, result.oracle[k].ignore)
-                solved[k] += torch.bincount(right_KB.sum(0), minlength=k + 1)
-                indices = chosen(answers_KBS, halts_KB, right_KB)
-                for scores, index_B in zip((result.best, result.majority, result.oracle), indices):
-                    taken = answers_KBS[index_B, torch.arange(count, device=inputs.device)]
-                    scores[k].add_answers(taken, inputs, labels, depth)
+                right_KB = is_right(answers_KBS, labels, ignore)
+                result[f"+solved {k}"] = torch.bincount(right_KB.sum(0), minlength=k + 1)
+                for policy, index_B in zip(policies, chosen(answers_KBS, halts_KB, right_KB)):
+                    taken, score = (
+                        answers_KBS[index_B, torch.arange(len(inputs), device=inputs.device)],
+                        new_score(),
+                    )
+                    score.add_answers(taken, inputs, labels, depth)
+                    result[f"+{policy} {k}"] = score.sums
                 wait()
-                result.seconds[k] += time.perf_counter() - started
-    return result
+                result[f"+seconds {k}"] = torch.tensor(time.perf_counter() - started, dtype=torch.float64)
+        return result
+
+    whole = run(f"restarts {name}", batches(net, data, name), one)
+    whole = {key: value.to(data.inputs.device) for key, value in whole.items()}
+    scores = ({k: new_score().with_sums(whole[f"+{policy} {k}"]) for k in counts} for policy in policies)
+    solved, seconds = ({k: whole[f"+{key} {k}"] for k in counts} for key in ("solved", "seconds"))
+    return Restarts(*scores, solved, {k: float(value) for k, value in seconds.items()})
 
 
 def is_right(answers_BS: Tensor, labels_BS: Tensor, ignore: int) -> Tensor:

@@ -49,6 +49,11 @@ class Score:
         self.sums += torch.stack([column.double().sum() for column in columns])
         return exact
 
+    def with_sums(self, sums: Tensor) -> Score:
+        """This score with the sums of another one of its kind."""
+        self.sums = sums
+        return self
+
     def result(self, total: Callable[[Tensor], Tensor]) -> dict[str, Any]:
         """Metrics over the puzzles of all workers, whose sums `total` adds (`Backend.total`); None if unknown.
 

@@ -125,13 +125,31 @@ class Inputs:
         Where the profile limits the time of a job (`max_runtime`), the run stops before that, and another job resumes
         it. Without a limit nothing needs the resources of thousands of jobs.
         """
+        return self._limited(self._train_options, "run")
+
+    @property
+    def evaluate_options(self) -> Callable[..., list[str]]:
+        """The same for `trm evaluate`."""
+        place = self._place.checkpoints
+        return self._limited(
+            lambda run, evaluation: ["--parts", f"{place}/{run}/evaluation-{evaluation}"], "run", "evaluation"
+        )
+
+    def _limited(self, options: Callable[..., list[str]], *names: str) -> Callable[..., list[str]]:
         if not self._max_runtime:
-            return untracked(self._train_options, "run")
+            return untracked(options, *names)
 
         def limited(wildcards: Any, output: Any, resources: Any) -> list[str]:
-            return [*self._train_options(wildcards.run), "--time-limit", str(resources.runtime)]
+            words = options(*(getattr(wildcards, name) for name in names))
+            return [*words, "--time-limit", str(resources.runtime)]
 
         return limited
+
+    def evaluate_minutes(self, run: str, evaluation: str) -> int:
+        return self._estimates.minutes("evaluate", f"{run}/evaluation-{evaluation}.json")
+
+    def evaluate_memory_mb(self, run: str, evaluation: str) -> int:
+        return self._estimates.memory_mb("evaluate", f"{run}/evaluation-{evaluation}.json")
 
     def _train_options(self, run: str) -> list[str]:
         finer = {"log_every": every} if (every := self._study.log_every.get(run)) else {}

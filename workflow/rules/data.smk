@@ -11,6 +11,9 @@ rule source:
         f"{LOGS}/source/{{source}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
+    resources:
+        runtime=of_wildcards(lambda source: PLAN.minutes("source", source), "source"),
+        mem_mb=of_wildcards(lambda source: PLAN.memory_mb("source", source), "source"),
     params:
         config=of_wildcards(CATALOGUE.source_json, "source"),
         # another path to the same bytes makes no other pool
@@ -36,6 +39,9 @@ rule dataset:
         f"{LOGS}/dataset/{{dataset}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
+    resources:
+        runtime=of_wildcards(lambda dataset: PLAN.minutes("dataset", dataset), "dataset"),
+        mem_mb=of_wildcards(lambda dataset: PLAN.memory_mb("dataset", dataset), "dataset"),
     params:
         config=of_wildcards(CATALOGUE.dataset_json, "dataset"),
     message:

@@ -14,12 +14,15 @@ rule evaluate:
     threads: PROJECT.study.scale.threads
     resources:
         tpu_hosts=1,
+        runtime=of_wildcards(INPUTS.evaluate_minutes, "run", "evaluation"),
+        mem_mb=of_wildcards(INPUTS.evaluate_memory_mb, "run", "evaluation"),
         gpu=PROJECT.settings.gpus,
     params:
         evaluation=of_wildcards(CATALOGUE.evaluation_json, "run", "evaluation"),
+        options=INPUTS.evaluate_options,
     message:
         "Evaluation of {wildcards.run}"
     shell:
         "exec python -m trm evaluate --run $(dirname {input.run[0]:q}) --dataset $(dirname {input.dataset:q}) "
         "--evaluation {params.evaluation:q} --out {output.evaluation:q} "
-        "--threads {threads} --log {log:q}"
+        "--threads {threads} {params.options:q} --log {log:q}"

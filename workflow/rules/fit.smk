@@ -13,6 +13,9 @@ rule table:
         f"{LOGS}/table/{{table}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
+    resources:
+        runtime=PLAN.minutes("table"),
+        mem_mb=PLAN.memory_mb("table"),
     params:
         options=untracked(lambda: PROJECT.options),
         root=untracked(lambda: PLACE.root),
@@ -33,6 +36,9 @@ rule fit:
         f"{LOGS}/fit/{{fit}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
+    resources:
+        runtime=PLAN.minutes("fit"),
+        mem_mb=PLAN.memory_mb("fit"),
     params:
         spec=of_wildcards(lambda fit: SELECTION.fit(fit).json, "fit"),
     message:

@@ -15,6 +15,9 @@ rule plot:
         f"{LOGS}/plot/{{figure}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
+    resources:
+        runtime=PLAN.minutes("plot"),
+        mem_mb=PLAN.memory_mb("plot"),
     params:
         spec=of_wildcards(lambda figure: SELECTION.figure_by_name(figure).json, "figure"),
     message:
@@ -39,6 +42,9 @@ rule publish:
         f"{LOGS}/publish/{{stem}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
+    resources:
+        runtime=PLAN.minutes("publish"),
+        mem_mb=PLAN.memory_mb("publish"),
     params:
         identity=of_wildcards(lambda stem: SELECTION.figure(stem).identity, "stem"),
         reading=untracked(lambda stem: SELECTION.figure(stem).spec.reading, "stem"),

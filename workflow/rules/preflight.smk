@@ -12,6 +12,8 @@ if CHECK.wanted:
             "../../envs/cpu/environment.yaml"
         resources:
             tpu_hosts=CHECK.hosts,
+            runtime=PLAN.minutes("preflight"),
+            mem_mb=PLAN.memory_mb("preflight"),
         params:
             launcher="tpurun" if CHECK.hosts > 1 else "",
             options=CHECK.options,

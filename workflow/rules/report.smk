@@ -11,6 +11,9 @@ rule html_report:
         f"{LOGS}/report.log",
     conda:
         "../../envs/cpu/environment.yaml"
+    resources:
+        runtime=PLAN.minutes("html_report"),
+        mem_mb=PLAN.memory_mb("html_report"),
     params:
         identity=of_wildcards(lambda: PROJECT.report_identity),
         options=untracked(lambda: PROJECT.options),
