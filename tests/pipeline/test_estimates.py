@@ -10,6 +10,7 @@ import pytest
 from trm.backends.cuda.gpus import visible_gpus
 from trm.errors import UserError
 from trm.pipeline import plan
+from trm.pipeline.catalogue import source_name
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.inputs import Inputs, PreflightGate
 from trm.pipeline.project import open_project
@@ -110,6 +111,26 @@ def test_jobs_ask_for_host_memory_and_for_no_more_time_than_there_is(jobs):
     runs = list(estimates._project.runs)
     assert max(estimates.memory_mb("train", run) for run in runs) < 40_000
     assert max(estimates.minutes("train", run) for run in runs) == 240
+
+
+def test_evaluations_and_data_have_the_time_that_they_need(jobs):
+    """Or what `max_runtime` allows, after which an evaluation goes on; data cannot."""
+    free, _ = jobs("inference_compute", scale="gpu")
+    deepest = max(free._project.study.evaluations, key=lambda name: free.minutes("evaluate", name))
+    assert (
+        free.minutes("evaluate", deepest)
+        > 240
+        > free.minutes("dataset", next(iter(free._project.catalogue.datasets)))
+    )
+    limited, _ = jobs("inference_compute", scale="gpu", max_runtime=240)
+    assert limited.minutes("evaluate", deepest) == 240
+    many = {"data.source": "generate", "data.pool": 2_000_000, "data.train_puzzles": 1000}
+    limited, _ = jobs("baseline", scale="gpu", max_runtime=10, set=many)
+    (pool,) = {
+        source_name(run.config.data) for run in limited._project.study.experiment("baseline").points[0].runs
+    }
+    with pytest.raises(UserError, match=f"source {pool} takes about 17 min, but max_runtime is 10 minutes"):
+        limited.minutes("source", pool)
 
 
 def test_no_run_is_planned_with_more_memory_than_a_gpu_has(jobs):

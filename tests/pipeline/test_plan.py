@@ -107,6 +107,7 @@ def graph(monkeypatch):
             )
             inner._prepare_dag(forceall=False, ignore_incomplete=False, lock_warn_only=True)
             inner._build_dag()
+            jobs.rules = list(inner.rules)
             return [known for job in inner.dag.needrun_jobs() if (known := plan.job_of(job))]
 
     return jobs
@@ -343,6 +344,14 @@ def test_the_plan_prices_the_jobs_of_snakemakes_graph(study, graph, asked):
         )
     trained = sum(known.of(job.name).seconds for job in jobs if job.rule == "train")
     assert document["total"]["training_seconds"] == pytest.approx(trained)
+
+
+def test_every_rule_has_its_own_limits(study, graph):
+    study()
+    graph(["all"], config={"preflight": "local"})
+    rules = {rule.name: set(rule.resources) for rule in graph.rules if rule.shellcmd}
+    assert {"preflight", "source", "dataset", "train", "evaluate", *estimates.DRAWING} == set(rules)
+    assert [name for name, resources in rules.items() if not {"runtime", "mem_mb"} <= resources] == []
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,7 @@ class Estimates:
         if most and rule not in RESUMED and seconds > 60 * most:
             raise UserError(
                 f"{rule} {name} takes about {seconds_text(seconds)}, but max_runtime is {most} minutes, and such a job "
-                f"cannot be resumed: give it more, or make the file outside a job (`snakemake -e local {rule}`)"
+                "cannot be resumed: raise max_runtime, or make it smaller"
             )
         wanted = int(seconds / 30) + 15
         return min(wanted, most) if most else wanted
