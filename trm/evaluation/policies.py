@@ -109,7 +109,8 @@ def fixed(
         for depth in depths
     }
     right = {depth: whole[f"right {depth}"] for depth in depths}
-    return FixedResult(timed, *(whole[key] for key in ("first", "solved", "answers", "halts")), right)
+    first, solved, answers, halts = (whole[key] for key in ("first", "solved", "answers", "halts"))
+    return FixedResult(timed, first, solved, answers, halts, right)
 
 
 @torch.no_grad()
@@ -239,9 +240,11 @@ def restarts(
 
     whole = run(f"restarts {name}", batches(net, data, name), one)
     whole = {key: value.to(data.inputs.device) for key, value in whole.items()}
-    scores = ({k: new_score().with_sums(whole[f"+{policy} {k}"]) for k in counts} for policy in policies)
-    solved, seconds = ({k: whole[f"+{key} {k}"] for k in counts} for key in ("solved", "seconds"))
-    return Restarts(*scores, solved, {k: float(value) for k, value in seconds.items()})
+    best, majority, oracle = (
+        {k: new_score().with_sums(whole[f"+{policy} {k}"]) for k in counts} for policy in policies
+    )
+    solved = {k: whole[f"+solved {k}"] for k in counts}
+    return Restarts(best, majority, oracle, solved, {k: float(whole[f"+seconds {k}"]) for k in counts})
 
 
 def is_right(answers_BS: Tensor, labels_BS: Tensor, ignore: int) -> Tensor:
