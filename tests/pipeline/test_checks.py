@@ -151,6 +151,24 @@ def test_settings_are_checked(check, config, said):
         check(**config)
 
 
+def test_a_value_that_snakemake_cuts_is_refused(check, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["snakemake", "--config", "sudoku_csv='/x/a #1.csv'"])
+    with pytest.raises(
+        UserError, match="--config sudoku_csv: Snakemake reads only '/x/a', as a comment begins"
+    ):
+        check(sudoku_csv="/x/a")
+
+
+def test_a_panel_of_no_experiment_is_refused_unless_it_is_inherited(check):
+    def misspelt(study):
+        study["figures"][0]["panels"][0]["experiment"] = "data_sise"
+
+    with pytest.raises(UserError, match="no experiment 'data_sise'; did you mean 'data_size'"):
+        check(misspelt)
+    project = open_project({"study": "config/rehearsal.yaml"})
+    assert project.selection.figures["scaling_laws"].experiments == ("data_size", "model_size")
+
+
 def test_an_experiment_that_needs_a_file_says_which(monkeypatch, capsys):
     from trm.cli import main
 

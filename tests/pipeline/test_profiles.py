@@ -5,12 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from snakemake_executor_plugin_tpu.__main__ import main
 from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 from tests.pipeline.conftest import PIPELINE, ROOT
+from trm.backends.tpu.chips import tpu_files
 from trm.pipeline.cloud import VARIABLES
 from trm.study.text import count
 
@@ -100,6 +102,18 @@ def test_a_question_needs_no_account(checkout, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Planned as if the bucket were empty. A real run needs it: " in done.stderr
     assert "no Google credentials were found" in done.stderr
+
+
+@pytest.mark.skipif(
+    bool(tpu_files() or list(Path("/dev").glob("nvidia[0-9]*"))), reason="an accelerator is here"
+)
+def test_the_papers_study_is_not_trained_on_processors_by_accident(checkout):
+    command = [sys.executable, "-m", "snakemake", "--cores", "1"]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300)
+    (sentence,) = (line for line in done.stderr.splitlines() if "accelerator" in line)
+    assert sentence.startswith("config/experiments.yaml is for v4-64, and this machine has no accelerator")
+    assert "`snakemake --profile profiles/local` runs config/laptop.yaml" in sentence
+    assert (done.returncode, (checkout / "results").exists()) == (1, False)
 
 
 def test_commands_for_people_say_it_too(checkout, capfd):

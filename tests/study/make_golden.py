@@ -1,12 +1,16 @@
-"""Writes golden_fingerprints.json; run by hand only when RECIPE_VERSION is raised or puzzles from
-files are read in another way: python -m tests.study.make_golden"""
+"""Writes golden_fingerprints.json, for when RECIPE_VERSION is raised or puzzles from files are read in another way, and
+golden_studies.json, for when the points of a study are changed on purpose: python -m tests.study.make_golden"""
 
 import json
 from pathlib import Path
 
-from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
+from trm.pipeline.catalogue import dataset_name
+from trm.study.fingerprint import RECIPE_VERSION, digest, run_fingerprint
+from trm.study.grid import load_study
+from trm.study.points import Point
 from trm.study.schema import RunConfig
 
+ROOT = Path(__file__).parents[2]
 LAPTOP = {
     "source": "generate",
     "box_rows": 2,
@@ -38,6 +42,34 @@ CONFIGS = [
     },
 ]
 
+FILE = "gs://bucket/file#sha256=" + 64 * "0"
+VARIABLES = {"sudoku_csv": FILE, "hardest_csv": FILE, "arc_files": FILE, "gpus": "8", "xla_python": "python"}
+STUDIES = [
+    ("laptop", ""),
+    ("workstation", ""),
+    ("rehearsal", ""),
+    ("experiments", "gpu"),
+    ("experiments", "tpu"),
+]
+
+
+def golden_studies() -> dict[str, dict[str, str]]:
+    """Study -> experiment -> digest of the names of its points' runs, data sets and evaluations."""
+    found = {}
+    for file, scale in STUDIES:
+        study = load_study(ROOT / f"config/{file}.yaml", scale, None, VARIABLES)
+        found[study.scale_name] = {
+            name: digest(sorted(map(_names, experiment.points)))[:8]
+            for name, experiment in study.experiments.items()
+        }
+    return found
+
+
+def _names(point: Point) -> list[str]:
+    data = dataset_name(point.runs[0].config.data)
+    return [point.label, data, point.evaluation_file, *(run.name for run in point.runs)]
+
+
 if __name__ == "__main__":
     cases = [
         {
@@ -47,4 +79,5 @@ if __name__ == "__main__":
         }
         for config in CONFIGS
     ]
-    Path(__file__).with_name("golden_fingerprints.json").write_text(json.dumps(cases, indent=1) + "\n")
+    for name, content in (("fingerprints", cases), ("studies", golden_studies())):
+        Path(__file__).with_name(f"golden_{name}.json").write_text(json.dumps(content, indent=1) + "\n")

@@ -327,6 +327,17 @@ WRONG = {
         set_in(("experiments", "width", "set"), {"training.flops": 5}),
         "5 FLOPs are less than one training step",
     ),
+    "a value that no point keeps": (
+        set_in(("experiments", "width", "set"), {"model": {"d_model": 48}}),
+        "experiment width: every point has its own value in place of model.d_model: remove it",
+    ),
+    "a length that no point of a grid keeps": (
+        set_in(
+            ("experiments", "rows", "grid"),
+            {"set": {"training.steps": 5}, "product": {"training.rows": [7680]}},
+        ),
+        "rows: grid: set: every point has its own value in place of training.steps",
+    ),
     "one label for two points": (
         set_in(
             ("experiments", "width", "grid"), {"product": {"training.lr": [0.00012345671, 0.00012345672]}}

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.study.make_golden import golden_studies
 from trm.study import fingerprint
 from trm.study.fingerprint import canonical_json, digest, run_fingerprint, run_name
 from trm.study.schema import RunConfig
@@ -88,3 +89,8 @@ def test_values_without_a_stable_form_are_refused(value):
 def test_nan_and_infinity_are_refused(value):
     with pytest.raises(ValueError, match="not JSON compliant"):
         canonical_json([value])
+
+
+def test_the_shipped_studies_make_the_runs_that_they_made():
+    """If a change of points was meant: python -m tests.study.make_golden."""
+    assert golden_studies() == json.loads(Path(__file__).with_name("golden_studies.json").read_text())

@@ -17,6 +17,7 @@ from snakemake.logging import get_event, logger
 from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from trm.backends.tpu.chips import tpu_files
 from trm.pipeline import forkserver, lock, plan
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.project import Project
@@ -75,11 +76,25 @@ class Controller(logging.Filter):
             lift_default_rate_limit(self._snakemake.scheduling_settings)
         # only now Snakemake knows its executor
         if get_event(record) == LogEvent.RUN_INFO and not self._dryrun:
+            self._refuse_processors()
             self._date_back()
             self._start_servers()
         if not self._dryrun:
             self._events.take(record)
         return True
+
+    def _refuse_processors(self) -> None:
+        """Refuse to train a study for accelerators on a machine without any, unless `backend` was chosen."""
+        study, training = self._project.study, {job.rule.name for job in self._snakemake.dag.needrun_jobs()}
+        hardware = Estimates(self._project, measured=False).hardware
+        alone = self._snakemake.local_exec and not self._project.settings.backend
+        here = tpu_files() or list(Path("/dev").glob("nvidia[0-9]*"))
+        if alone and "train" in training and not (hardware.host_memory or here):
+            logger.error(
+                f"{study.path} is for {study.scale.hardware}, and this machine has no accelerator: `snakemake "
+                "--profile profiles/local` runs config/laptop.yaml (this one on processors: --config backend=cpu)"
+            )
+            raise SystemExit(1)
 
     def _date_back(self) -> None:
         """Set future modification times of inputs to now: after the clock was set back, Snakemake would delete outputs

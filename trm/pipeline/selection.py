@@ -67,11 +67,19 @@ class Selection:
                         "give one another `name`"
                     )
         for raw in self._study.file.figures:
+            self._refuse_unknown(raw)
             restricted = self._restrict(dict(raw))
             figure = restricted and catalogue.figure(restricted, "", f"{catalogue.path}: figures", found)
             if figure:
                 found[figure.stem] = figure
         return found
+
+    def _refuse_unknown(self, raw: dict[str, Any]) -> None:
+        """Refuse an experiment that the study does not have, unless the figure is inherited (UserError)."""
+        names = [panel.get("experiment") for panel in raw.get("panels", ())] + list(raw.get("sources", ()))
+        if self._study.places.get(("figures",), "").startswith(f"{self._study.path}:"):
+            for name in filter(None, names):
+                self._study.experiment(name)
 
     def _restrict(self, raw: dict[str, Any]) -> dict[str, Any] | None:
         """A figure over several experiments without those that are not selected; None if none is left."""

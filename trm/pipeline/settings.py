@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -104,6 +105,7 @@ class Settings(BaseModel):
 def split(config: dict[str, Any]) -> tuple[Settings, dict[str, str]]:
     """The pipeline's own settings, and the other keys, which should be variables of the study. UserError: a value out
     of range."""
+    _refuse_comments(config)
     given = {key: value for key, value in config.items() if value not in (None, "")}
     own = {key: value for key, value in given.items() if key in Settings.model_fields}
     try:
@@ -111,6 +113,17 @@ def split(config: dict[str, Any]) -> tuple[Settings, dict[str, str]]:
     except ValidationError as error:
         raise UserError(f"--config {error_sentence(error, Settings)}") from error
     return settings, {key: str(value) for key, value in given.items() if key not in own}
+
+
+def _refuse_comments(config: dict[str, Any]) -> None:
+    """Refuse a `--config` of the command line that Snakemake has cut at a comment (UserError)."""
+    for key, _, text in (word.partition("=") for word in sys.argv):
+        kept, sign, _ = text.strip("'\"").partition(" #")
+        if sign and str(config.get(key)) == kept.strip():
+            raise UserError(
+                f"--config {key}: Snakemake reads only {kept!r}, as a comment begins at ' #': rename the file, or give "
+                "it in a YAML file with --configfile"
+            )
 
 
 def check_keys(rest: Iterable[str], variables: Iterable[str]) -> None:

@@ -194,7 +194,13 @@ def _resolve_experiment(
             made.add(key)
         if len(made) < len(expanded):
             _refuse_dead_axes(grid, shared, forced, where)
+        _refuse_replaced(fixed, [coords for coords, _ in expanded], f"{grid_where}: set")
     _refuse_equal_labels(points.values(), where)
+    if not left_out:
+        given = flatten(experiment.set, where) | {f"evaluation.{key}": 0 for key in experiment.evaluation}
+        _refuse_replaced(given, [point.coords for point in points.values()], where)
+        if experiment.seeds is not None and all(grid.seeds is not None for grid in experiment.grid):
+            raise UserError(f"{where}: every grid has seeds of its own: remove the experiment's")
     skip = None if points else "; ".join(left_out)
     return replace(
         resolved, points=tuple(points.values()), skip=skip, left_out=tuple(left_out if points else ())
@@ -283,6 +289,15 @@ def _refuse_equal_labels(points: Iterable[Point], where: str) -> None:
             raise UserError(
                 f"{where}: two points are labelled {point.label!r}: {one} and {two}; give each its own `label`"
             )
+
+
+def _refuse_replaced(given: Flat, points: list[Flat], where: str) -> None:
+    """Refuse a value that no point keeps."""
+    lengths = {f"training.{name}" for name in LENGTHS}
+    for key in given:
+        others = lengths if key in lengths else {key}
+        if points and all(others & point.keys() for point in points):
+            raise UserError(f"{where}: every point has its own value in place of {key}: remove it")
 
 
 def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> None:
