@@ -48,7 +48,6 @@ def test_fields_that_nothing_reads_are_no_part():
         {"clues_max": 9},
         {"pool": 300},
         {"box_cols": 3},
-        {"min_rating": 1},
         {"source": "official"},
     ],
 )

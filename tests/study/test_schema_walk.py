@@ -23,7 +23,6 @@ DATA = {
     "box_cols": (SUDOKU, 3),
     "clues_min": (SUDOKU, 5),
     "clues_max": (SUDOKU, 9),
-    "min_rating": (SUDOKU, 1),
     "pool": (SUDOKU, 300),
     "maze_size": (MAZE, 9),
     "min_path": (MAZE, 13),
@@ -43,7 +42,10 @@ DATA = {
     "symmetry": (ARC, "none"),
     "seed": (SUDOKU, 1),
 }
-NO_IDENTITY = {"files": "paths: their checksums count (tests/data/test_identity.py)"}
+NO_IDENTITY = {
+    "files": "paths: their checksums count (tests/data/test_identity.py)",
+    "min_rating": "always 0",
+}
 EVALUATION = {
     "weights": "raw",
     "average": 3,

@@ -23,7 +23,7 @@ from trm.study.text import device_text, flops_text, seconds_text
 
 CHECKED = Path("results/tpu-check")
 """Where `tpu-check` keeps its numbers."""
-GENERATED_PER_SECOND, HARD_PER_SECOND = 2000.0, 50.0
+GENERATED_PER_SECOND = 2000.0
 """Puzzles generated per second, without and with a minimum rating (docs/data.md)."""
 PROGRAM_MB = 4000
 """Host memory of one worker before it trains: Python, torch, the libraries of its device, the data set."""
@@ -190,8 +190,7 @@ class Estimates:
             seconds += self._evaluation_seconds(job.name)
         if job.rule == "source":
             data = catalogue.find(catalogue.sources, job.name, "pool of puzzles").config.data
-            rate = HARD_PER_SECOND if data.min_rating else GENERATED_PER_SECOND
-            seconds += _pool(data) / rate if data.source == "generate" else 0.0
+            seconds += _pool(data) / GENERATED_PER_SECOND if data.source == "generate" else 0.0
         return seconds
 
     def _evaluation_seconds(self, name: str) -> float:

@@ -111,8 +111,8 @@ class SourceConfig(Section):
     """Share of the training rows drawn from this source, relative to the other sources' shares."""
     clues: Range | None = None
     """Fewest and most clues of generated puzzles (null: minimal ones), or of the puzzles taken from the file."""
-    min_rating: Whole = 0
-    """Fewest guesses of the rating solver."""
+    min_rating: Literal[0] = 0
+    """Always 0: part of the names of data sets."""
     pool: Whole = 0
     """Puzzles to generate."""
 
@@ -149,8 +149,8 @@ class DataConfig(Section):
     """Generated Sudoku: fewest clues (0: as few as uniqueness allows)."""
     clues_max: Whole = 0
     """Generated Sudoku: most clues (0: minimal puzzles only)."""
-    min_rating: Whole = 0
-    """Generated Sudoku: fewest guesses of the rating solver."""
+    min_rating: Literal[0] = 0
+    """Always 0: part of the names of data sets."""
     pool: Whole = 0
     """Puzzles, mazes or tasks to generate before splitting (0: as many as the splits need; 4x4 Sudoku: every class)."""
     maze_size: Annotated[int, Field(ge=5, le=64)] = 30

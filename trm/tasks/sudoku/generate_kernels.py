@@ -1,4 +1,4 @@
-"""Compiled Sudoku generation: random grids, removal of clues while the solution stays unique, search for hard puzzles.
+"""Compiled Sudoku generation: random grids, removal of clues while the solution stays unique.
 
 Every puzzle is a pure function of a key and its number, so ranges can be generated in any order.
 """
@@ -79,60 +79,3 @@ def generate_batch(root, first, clues_min, clues_max, units, peers, questions, a
         if clues_max:
             target = clues_min + bounded(own, position, clues_max - clues_min + 1)
         clues[row] = dig(questions[row], answers[row], order, target, work, units, peers)
-
-
-@njit
-def climb_batch(root, first, min_rating, restarts, steps, add, units, peers, questions, answers, ratings):
-    """Minimal puzzles first, first+1, ... rated `min_rating` or more, each a pure function of (root, its number).
-
-    Hill climbing from a random minimal puzzle: add `add` random clues, remove others in random order, and keep the
-    result if its rating is not lower, until it reaches `min_rating`. After `steps` attempts a new grid is drawn, up to
-    `restarts` times; ratings[i] may stay below `min_rating`.
-    """
-    cells = questions.shape[1]
-    work = workspace(cells)
-    stack, queue, branch, left, solution = work
-    full = (1 << units.shape[1]) - 1
-    order = np.empty(cells, np.int64)
-    shown = np.empty(cells, np.int64)
-    trial = np.empty(cells, np.uint8)
-    for row in range(len(questions)):
-        for attempt in range(restarts):
-            key = child_key(child_key(root, first + row), attempt)
-            random_grid(key, work, units, peers, answers[row])
-            best = -1
-            for step in range(steps):
-                own = child_key(key, 2 + step)
-                for cell in range(cells):
-                    order[cell] = cell
-                shuffle(order, own, 0)
-                if step == 0:
-                    trial[:] = answers[row]
-                else:
-                    # the added clues come last, so that others are removed first
-                    trial[:] = questions[row]
-                    front, back = 0, cells
-                    for j in range(cells):
-                        cell = order[j]
-                        if trial[cell] == 0 and cells - back < add:
-                            trial[cell] = answers[row, cell]
-                            back -= 1
-                            shown[back] = cell
-                        else:
-                            shown[front] = cell
-                            front += 1
-                    order[:] = shown
-                dig(trial, answers[row], order, 0, work, units, peers)
-                filled = start(trial, stack[0], queue, full)
-                left[0] = 0
-                rating = search(stack, queue, filled, branch, left, units, peers, 1, np.uint64(0), solution)[
-                    1
-                ]
-                if rating >= best:
-                    best = rating
-                    questions[row] = trial
-                if best >= min_rating:
-                    break
-            ratings[row] = best
-            if best >= min_rating:
-                break

@@ -19,8 +19,6 @@ from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, sudoku_map
 
 TOKEN = 1
 """Token of a value: value + 1 (0 is padding)."""
-RESTARTS, STEPS, SHOWN_AGAIN = 40, 50, 3
-"""For `generate_kernels.climb_batch`: the fastest values for ratings of 20 and more (100 puzzles/s on one core)."""
 
 
 def solve(
@@ -60,14 +58,11 @@ def generated_pool(config: DataConfig) -> Pool:
 def _enumerated(config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
     """4x4: one random member of every class; order and members depend on the seed."""
     questions, answers = classes_4x4(config.clues_min, config.clues_max)
-    if config.min_rating:
-        keep = rate(FOUR, questions) >= config.min_rating
-        questions, answers = questions[keep], answers[keep]
     if len(questions) < max(config.pool, 1):
         clues = f"{config.clues_min}-{config.clues_max} clues" if config.clues_max else "minimal puzzles"
         raise UserError(
-            f"there are only {len(questions)} classes of 4x4 Sudoku ({clues}, rating at least {config.min_rating}), "
-            f"not {max(config.pool, 1)}: lower data.pool or widen data.clues_min..data.clues_max"
+            f"there are only {len(questions)} classes of 4x4 Sudoku ({clues}), not {max(config.pool, 1)}: lower "
+            "data.pool or widen data.clues_min..data.clues_max"
         )
     root = rng.root_key(config.seed, "generate")
     order = rng.shuffled(root, len(questions))[: config.pool or None]
@@ -82,21 +77,19 @@ def _random(geometry: Geometry, config: DataConfig) -> tuple[np.ndarray, np.ndar
     """Random puzzles without repeated classes; puzzle i depends only on (seed, i)."""
     root = rng.root_key(config.seed, "generate")
     wanted, progress = config.pool, Progress("generating", config.pool, "puzzles")
-    climbing = config.min_rating > 0 and config.clues_max == 0
     questions = answers = np.empty((0, geometry.cells), dtype=np.uint8)
     keys: np.ndarray | None = None
     first = tried = 0
     while len(questions) < wanted:
         missing = wanted - len(questions)
-        count = min(max(32, missing + missing // 16), 256 if climbing else 4096)
+        count = min(max(32, missing + missing // 16), 4096)
         new = _candidates(geometry, config, root, first, count)
         first += count
         tried += len(new[0])
-        if first >= (256 if climbing else 4096) and tried * 100 < first:
-            clues = f"{config.clues_min}-{config.clues_max} clues and " if config.clues_max else ""
+        if first >= 4096 and tried * 100 < first:
             raise UserError(
-                f"only {tried} of {first} random {geometry.side}x{geometry.side} puzzles had {clues}a rating of at "
-                f"least {config.min_rating}: lower data.min_rating or raise data.clues_max"
+                f"only {tried} of {first} random {geometry.side}x{geometry.side} puzzles had {config.clues_min}-"
+                f"{config.clues_max} clues: raise data.clues_max"
             )
         new_keys = class_keys(geometry, *new)[1]
         questions, answers = np.concatenate([questions, new[0]]), np.concatenate([answers, new[1]])
@@ -116,31 +109,19 @@ def _random(geometry: Geometry, config: DataConfig) -> tuple[np.ndarray, np.ndar
 def _candidates(
     geometry: Geometry, config: DataConfig, root: int, first: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Those of the random puzzles first..first+count-1 that have the right number of clues and rating."""
-    from trm.tasks.sudoku.generate_kernels import climb_batch, generate_batch
+    """Those of the random puzzles first..first+count-1 that have the right number of clues."""
+    from trm.tasks.sudoku.generate_kernels import generate_batch
 
     questions = np.empty((count, geometry.cells), dtype=np.uint8)
     answers, reached = np.empty_like(questions), np.zeros(count, dtype=np.int64)
 
-    climbing = config.min_rating > 0 and config.clues_max == 0
-    limits = (
-        (config.min_rating, RESTARTS, STEPS, SHOWN_AGAIN)
-        if climbing
-        else (config.clues_min, config.clues_max)
-    )
-
     def work(start: int, stop: int) -> None:
         arrays = [array[start:stop] for array in (questions, answers, reached)]
-        batch: Any = climb_batch if climbing else generate_batch
-        batch(np.uint64(root), first + start, *limits, geometry.units, geometry.peers, *arrays)
+        limits = config.clues_min, config.clues_max
+        generate_batch(np.uint64(root), first + start, *limits, geometry.units, geometry.peers, *arrays)
 
-    over_rows(work, count, 16 if climbing else 64)
-    if climbing:
-        keep = reached >= config.min_rating
-    else:
-        keep = (reached <= config.clues_max) | (config.clues_max == 0)
-        if config.min_rating:
-            keep &= solve(geometry, questions, limit=1)[2] >= config.min_rating
+    over_rows(work, count, 64)
+    keep = (reached <= config.clues_max) | (config.clues_max == 0)
     return questions[keep], answers[keep]
 
 
@@ -181,25 +162,17 @@ def mixed_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
         if source.kind == "generate":
             # a seed per source: otherwise two sources would have the same solution grids
             seed = rng.root_key(config.seed, "generate") + number
-            changes = {
-                "clues_min": least,
-                "clues_max": most,
-                "min_rating": source.min_rating,
-                "pool": source.pool,
-            }
+            changes = {"clues_min": least, "clues_max": most, "pool": source.pool}
             pool = generated_pool(config.model_copy(update={**changes, "seed": seed}))
         else:
             pool = csv_pool(config, [next(unread)])
         questions, answers = pool.questions - np.uint8(TOKEN), pool.answers - np.uint8(TOKEN)
         clues = (questions > 0).sum(axis=1)
-        keep = np.flatnonzero((pool.ratings >= source.min_rating) if source.min_rating else clues >= 0)
+        keep = np.arange(len(clues))
         if source.kind == "file":
-            keep = keep[(clues[keep] >= least) & (clues[keep] <= most)]
+            keep = np.flatnonzero((clues >= least) & (clues <= most))
         if not len(keep):
-            raise UserError(
-                f"data.sources[{number}] has no puzzle of {least}-{most} clues and a rating of {source.min_rating} or "
-                "more: widen clues or lower min_rating"
-            )
+            raise UserError(f"data.sources[{number}] has no puzzle of {least}-{most} clues: widen clues")
         parts.append(
             (questions[keep], answers[keep], pool.ratings[keep], np.full(len(keep), number, np.int32))
         )
