@@ -20,7 +20,7 @@ def add_options(parser: Any) -> None:
 def run_config(argument: str, changes: list[str], files: str = "") -> RunConfig:
     """The configuration that `trm data` and `trm train` share.
 
-    The keys of the study file that resolve into others (training.rows, epochs, lr_scaling) work here too, and the
+    The keys of the study file that resolve into others (training.rows, epochs, lr_rule) work here too, and the
     checksums of local `data.files` are filled in. A DataConfig alone, without sections, is taken as `data`.
 
     Args:
