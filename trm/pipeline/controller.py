@@ -88,7 +88,7 @@ class Controller(logging.Filter):
         study, training = self._project.study, {job.rule.name for job in self._snakemake.dag.needrun_jobs()}
         hardware = Estimates(self._project, measured=False).hardware
         alone = self._snakemake.local_exec and not self._project.settings.backend
-        here = tpu_files() or list(Path("/dev").glob("nvidia[0-9]*"))
+        here = bool(tpu_files()) or any(Path("/dev").glob("nvidia[0-9]*"))
         if alone and "train" in training and not (hardware.host_memory or here):
             logger.error(
                 f"{study.path} is for {study.scale.hardware}, and this machine has no accelerator: `snakemake "
