@@ -215,5 +215,12 @@ def test_kept_tables_hold_what_their_figures_read(
     assert kept.curves["eval/exact_accuracy"].notna().all()
     assert whole.info["halting"]
     assert not kept.info["halting"]
+    whole = load(Path(path))
+    next(iter(whole.info["runs"].values()))["dirty"] = True
+    save(whole, tmp_path / "dirty.csv")
+    changed = {"data_size": str(tmp_path / "dirty.csv")}, specs, str(tmp_path / "again"), "laptop"
+    with pytest.raises(UserError, match=r"1 of \d+ runs are of code with local changes"):
+        keep(*changed)
+    assert keep(*changed, dirty=True)
     with pytest.raises(UserError, match=r"nowhere\.csv"):
         keep({"ema": str(tmp_path / "nowhere.csv")}, {"ema": {}}, str(tmp_path), "laptop")

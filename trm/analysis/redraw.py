@@ -84,7 +84,9 @@ def _page(table: Table, note: str, figures: list[dict[str, Any]]) -> str:
     hours = sum(run["device_seconds"] for run in runs) / 3600
     facts = (
         f"{count(len(runs), 'run')}, seed{'s' * (len(seeds) > 1)} {listed([str(seed) for seed in seeds])}, "
-        f"{duration(hours)} of device time, commits {listed(info['commits'])}."
+        f"{duration(hours)} of device time, commits {listed(info['commits'])}"
+        + " (+: with local changes that no commit holds)" * any(run["dirty"] for run in runs)
+        + "."
     )
     lines = [f"# {info['experiment']} at scale {info['scale']}\n", fill(facts, WIDTH) + "\n"]
     lines += [note.strip() + "\n"] if note else []

@@ -107,7 +107,7 @@ def check_places(args: argparse.Namespace, remote: Sequence[str]) -> None:
     options that may name a place in a bucket."""
     for option, given in vars(args).items():
         for value in given if isinstance(given, list) else [given]:
-            if not isinstance(value, str | Path):
+            if not isinstance(value, str | Path) or option == "address":  # of the web
                 continue
             try:
                 scheme = scheme_of(value) or (isinstance(value, Path) and ":/" in str(value))

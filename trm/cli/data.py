@@ -7,6 +7,7 @@
     python -m trm data inspect results/datasets/b
     python -m trm data checksum gs://my-bucket/puzzles.csv
     python -m trm data fetch --scale gpu baseline    (before a study whose compute nodes have no internet)
+    python -m trm data fetch --from 17_clue --out 17_clue.csv      (or an address of puzzles, one a line)
     python -m trm data tasks --count 40 --side 6 --out generated_challenges.json
 
 A config is the RunConfig that `trm train` takes, or its `data` section alone (docs/data.md): JSON text, or the path of
@@ -50,6 +51,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fetch = actions.add_parser("fetch", help="download what a study reads from the network, on this machine")
     add_study_options(fetch)
     fetch.add_argument("experiments", nargs="*", help="(default: those of `make report` at the scale)")
+    fetch.add_argument(
+        "--from",
+        dest="address",
+        help="instead, a public collection: 17_clue, forum_hardest_1905_11+ or an address",
+    )
+    fetch.add_argument("--sha256", default="", help="of the file at that address")
+    fetch.add_argument(
+        "--member", default="", help="of a zip archive at that address: the end of a file's name"
+    )
+    fetch.add_argument("--out", type=Path, help="CSV file to write the collection to")
     for command in (source, build):
         add_options(command)
         command.add_argument(
@@ -107,6 +118,8 @@ def _inspect(args: argparse.Namespace) -> int:
 
 
 def _fetch(args: argparse.Namespace) -> int:
+    if args.address:
+        return _collection(args)
     from trm.cli.study import project_of
     from trm.pipeline.catalogue import source_name
     from trm.tasks.build import build_source, downloads
@@ -121,6 +134,22 @@ def _fetch(args: argparse.Namespace) -> int:
             pool = build_source(data, Path(manifest).parent)
             print(f"{Path(manifest).parent}: {pool.puzzles:,} puzzles", flush=True)
     print("Everything that comes from the network is here.")
+    return 0
+
+
+def _collection(args: argparse.Namespace) -> int:
+    from trm.errors import UserError
+    from trm.tasks.sudoku.collections import COLLECTIONS, Collection, fetch
+
+    known = COLLECTIONS.get(args.address)
+    if not known and "://" not in args.address:
+        raise UserError(
+            f"--from {args.address}: give one of {', '.join(COLLECTIONS)}, or an address (https://...)"
+        )
+    if not args.out:
+        raise UserError("--out is missing: give the CSV file to write")
+    name = args.address if known else args.out.stem
+    print(fetch(name, known or Collection(args.address, args.sha256, args.member), args.out))
     return 0
 
 

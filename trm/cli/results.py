@@ -32,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keep = actions.add_parser("keep", help="copy tables (CSV) and their figures' specs to a folder")
     keep.add_argument("out", help="folder")
     keep.add_argument("experiments", nargs="*", help="names (default: all that are built)")
+    keep.add_argument(
+        "--dirty",
+        action="store_true",
+        help="also of runs whose code had local changes; their commits end in +",
+    )
     add_study_options(keep)
     check = actions.add_parser("verify", help="compare every file with its name, checksum and origin")
     check.add_argument("root", nargs="?", default="results", help="results folder (default: %(default)s)")
@@ -96,6 +101,6 @@ def _keep(args: argparse.Namespace) -> int:
             if figure.experiments == (name,):
                 spec = figure.spec.model_dump(mode="json", exclude_defaults=True) | {"kind": figure.spec.kind}
                 specs[name][f"{figure.stem}_{scale}"] = spec
-    for path in keep(tables, specs, args.out, scale):
+    for path in keep(tables, specs, args.out, scale, args.dirty):
         print(path)
     return 0

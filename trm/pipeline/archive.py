@@ -85,7 +85,9 @@ def _same(source: Store, ours: ObjectInfo, target: Store, theirs: ObjectInfo) ->
     return filecmp.cmp(_path(source, ours.name), _path(target, theirs.name), shallow=False)
 
 
-def keep(tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, scale: str) -> list[Path]:
+def keep(
+    tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, scale: str, dirty: bool = False
+) -> list[Path]:
     """Copy tables to `out`/EXPERIMENT_SCALE/ with the specs of their figures, as `trm.analysis.redraw` reads them.
 
     What no figure of an experiment reads is left out: the runs' histories, counts by difficulty, traces. Numbers have
@@ -95,9 +97,10 @@ def keep(tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, s
         tables: experiment -> path of its CSV.
         figures: experiment -> name -> the figure's spec.
         scale: of the study.
+        dirty: also tables of runs whose code had local changes, which no commit holds.
 
     Raises:
-        UserError: a table is not built or damaged, or the folder cannot be written.
+        UserError: a table is not built, damaged or of such runs, or the folder cannot be written.
     """
     from trm.analysis.kinds import FIGURE
     from trm.analysis.tables import load, save
@@ -107,6 +110,12 @@ def keep(tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, s
         folder = Path(out, f"{experiment}_{scale}")
         specs = [parse(FIGURE, spec, f"{experiment}: {name}") for name, spec in figures[experiment].items()]
         table, reads = load(path), {part for spec in specs for part in spec.reads}
+        changed = [run["dirty"] for run in table.info["runs"].values()]
+        if any(changed) and not dirty:
+            raise UserError(
+                f"{experiment}: {sum(changed)} of {len(changed)} runs are of code with local changes, which no commit "
+                "holds: commit the changes and train these runs again, or give --dirty, which marks the table"
+            )
         for part in {"bins", "halting", "traces"} & set(table.info) - reads:
             table.info[part] = type(table.info[part])()
         curves = table.curves

@@ -1,0 +1,97 @@
+"""Public collections, from a web server on this machine."""
+
+import functools
+import hashlib
+import io
+import threading
+import zipfile
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from trm.cli import main
+from trm.data.csv_source import read_csv
+from trm.tasks.sudoku import collections
+from trm.tasks.sudoku.collections import Collection
+
+PUZZLE = "................12..3.45.........4...1.......62.7...8.....9.......2.6....84...5.."
+ANSWER = "176823954845967312293145678358612497417589263629734185562498731731256849984371526"
+PAGE = f"# two puzzles\n{PUZZLE.replace('.', '0')}\n{'.' * 81}\n"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Address of a folder with the puzzles as text and in an archive."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    (folder / "puzzles.txt").write_text(PAGE)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("data/puzzles2_17_clue", PAGE)
+        archive.writestr("data/other", "x")
+    (folder / "data.zip").write_bytes(packed.getvalue())
+    served = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{served.server_port}", folder
+    served.shutdown()
+    served.server_close()
+
+
+def git_name(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@pytest.mark.parametrize("pinned", ["sha256", "git"])
+def test_a_collection_becomes_a_file_of_the_official_layout(server, pinned, tmp_path, monkeypatch, capsys):
+    address, folder = server
+    content, out = (folder / "data.zip").read_bytes(), tmp_path / "a.csv"
+    if pinned == "git":
+        known = Collection(f"{address}/data.zip", git_name(content), "17_clue", "0" * 64)
+        monkeypatch.setitem(collections.COLLECTIONS, "17_clue", known)
+        place = ["17_clue"]
+    else:
+        place = [
+            f"{address}/data.zip",
+            "--member",
+            "17_clue",
+            "--sha256",
+            hashlib.sha256(content).hexdigest(),
+        ]
+    assert main(["data", "fetch", "--from", *place, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "a.csv: 1 puzzles; 1 without a single solution left out, SHA-256" in said
+    assert ("not byte for byte the file of the kept runs" in said) == (pinned == "git")
+    _, _, ratings = read_csv(out, 81, lambda questions, answers, line: (questions, answers))
+    name = "17_clue" if pinned == "git" else "a"
+    assert out.read_bytes() == f"source,question,answer,rating\r\n{name},{PUZZLE},{ANSWER},4\r\n".encode()
+    assert ratings.tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "words"),
+    [
+        ("nothing", [], "cannot be downloaded"),
+        (
+            "puzzles.txt",
+            ["--sha256", "0" * 64],
+            f"has the SHA-256 {hashlib.sha256(PAGE.encode()).hexdigest()}, not",
+        ),
+        ("data.zip", [], "holds data/puzzles2_17_clue, data/other: give one of them with --member"),
+        ("data.zip", ["--member", "other"], "line 1: the puzzle has 1 characters, not 81"),
+    ],
+)
+def test_another_file_is_refused(server, name, more, words, tmp_path, capsys):
+    out = tmp_path / "a.csv"
+    assert main(["data", "fetch", "--from", f"{server[0]}/{name}", *more, "--out", str(out)]) == 2
+    assert words in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_what_is_no_collection_is_said(capsys):
+    assert main(["data", "fetch", "--from", "18_clue", "--out", "a.csv"]) == 2
+    assert "give one of 17_clue, forum_hardest_1905_11+, or an address" in capsys.readouterr().err
