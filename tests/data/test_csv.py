@@ -12,11 +12,10 @@ from trm.cli.solve import _read
 from trm.data import csv_source
 from trm.data.pool import load_pool
 from trm.errors import UserError
-from trm.evaluation.solve import parse_puzzles
 from trm.study.schema import DataConfig
 from trm.tasks.build import build_source
 from trm.tasks.sudoku.classes import FOUR
-from trm.tasks.sudoku.geometry import to_text
+from trm.tasks.sudoku.geometry import parse_puzzles, to_text
 
 HEADER = "source,question,answer,rating\n"
 

@@ -25,6 +25,7 @@ NOT_RUN = {
     r"hf upload": "an account",
     r"pip install|snakedeploy": "tests/test_packaging.py",
     r".*(gs://BUCKET|storage_prefix)": "a bucket; tests/storage/test_archive.py",
+    r".*data fetch --from": "the network; tests/data/test_collections.py",
     r".*from-reference": "a checkpoint of the published code; tests/training/test_convert.py",
     r"python -m benchmarks|snakemake --profile profiles/(gpu|tpu|slurm)": "other machines",
     r"python -m trm\.analysis\.redraw": "tests/analysis/test_redraw.py",
@@ -87,7 +88,7 @@ def with_names(command, folder):
     for word, value in (
         ("RUN RUN", f"{runs[0]} {runs[1]}"),
         ("results/runs/RUN", f"results/runs/{runs[0]}"),
-        ("convert to-model results/runs/NAME", f"convert to-model results/runs/{runs[0]}"),
+        ("results/runs/NAME --out", f"results/runs/{runs[0]} --out"),
         ("results/datasets/NAME", f"results/datasets/{dataset}"),
         ("inspect results/datasets/hard", f"inspect results/datasets/{dataset}"),
         ("training.steps=1000", "training.steps=4"),

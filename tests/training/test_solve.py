@@ -15,11 +15,11 @@ from tests.training.conftest import config, train
 from tests.training.puzzles import write_dataset
 from trm.cli import main
 from trm.errors import UserError
-from trm.evaluation.solve import fault, find_models, keeps_rules, panels, parse_puzzles, solve
+from trm.evaluation.solve import fault, find_models, keeps_rules, panels, solve
 from trm.evaluation.symmetry import restart_symmetries
 from trm.play.animation import animation
 from trm.study.schema import DataConfig
-from trm.tasks.sudoku.geometry import Geometry, from_text, to_text
+from trm.tasks.sudoku.geometry import Geometry, from_text, parse_puzzles, to_text
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
 

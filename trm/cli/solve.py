@@ -114,12 +114,11 @@ def _search(
 
 
 def _solve_one(args: argparse.Namespace) -> int:
-    from trm.evaluation.solve import cells_of
+    from trm.tasks.sudoku.geometry import cells_of, parse_puzzles, to_text
 
     text = cells_of(args.puzzle)
     models = _models(args, len(text))
-    from trm.evaluation.solve import fault, geometry_of, panels, parse_puzzles
-    from trm.tasks.sudoku.geometry import to_text
+    from trm.evaluation.solve import fault, geometry_of, panels
 
     geometry = geometry_of(models[0][1])
     (question,) = parse_puzzles(geometry, [text])
@@ -171,8 +170,8 @@ def _solutions(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
 def _solve_many(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from trm.evaluation.solve import geometry_of, parse_puzzles
-    from trm.tasks.sudoku.geometry import to_text
+    from trm.evaluation.solve import geometry_of
+    from trm.tasks.sudoku.geometry import parse_puzzles, to_text
 
     name, texts, wanted = _read(args.puzzle)
     models = _models(args, len(texts[0][1]))
@@ -225,7 +224,7 @@ def _read(place: str) -> tuple[str, list[tuple[int, str]], list[str]]:
     import gzip
 
     from trm.data.csv_source import columns_of, delimiter_of
-    from trm.evaluation.solve import cells_of
+    from trm.tasks.sudoku.geometry import cells_of
 
     try:
         if place == "-":

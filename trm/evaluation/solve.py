@@ -5,7 +5,7 @@ Shapes: B puzzles, S cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from trm.model.inference import InferenceNetwork
 from trm.study.records import WEIGHTS
 from trm.study.schema import DataConfig
 from trm.study.tasks import spec_of
-from trm.tasks.sudoku.geometry import BLANKS, SYMBOLS, Geometry, broken_rule, symbol_values
+from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule
 from trm.tasks.sudoku.task import TASK
 from trm.training.outputs import TrainedModel, load_weights
 
@@ -72,35 +72,6 @@ def fault(geometry: Geometry, question: np.ndarray, answer: np.ndarray) -> str:
             kind = ("row", "column", "box")[number // side]
             return f"{SYMBOLS[repeated[0] - 1]} is repeated in {kind} {number % side + 1}"
     return ""
-
-
-def cells_of(text: str) -> str:
-    """A puzzle's characters: its spaces are blank cells if nothing else is, else they only part its rows."""
-    parted = any(blank in text for blank in BLANKS.strip())
-    return "".join(text.split()) if parted else "".join(text.splitlines()).replace(" ", ".")
-
-
-def parse_puzzles(geometry: Geometry, texts: Sequence[str], places: Sequence[str] = ("",)) -> np.ndarray:
-    """Parse puzzles to values, uint8 [B, S]; 0: blank.
-
-    Args:
-        places: where each text is from, put before the message of an error.
-
-    Raises:
-        UserError: the first text that is no puzzle of this size.
-    """
-    for text, place in zip(texts, places, strict=True):
-        if len(text) != geometry.cells:
-            raise UserError(f"{place}the puzzle has {len(text)} characters, not {geometry.cells}")
-    characters = np.frombuffer("".join(texts).encode("latin-1", "replace"), dtype=np.uint8)
-    values = symbol_values(geometry.side)[characters].reshape(len(texts), -1)
-    if (values == 255).any():
-        row, column = (int(index[0]) for index in np.nonzero(values == 255))
-        raise UserError(
-            f"{places[row]}the puzzle has {texts[row][column]!r} at character {column + 1}: write "
-            f"1-{SYMBOLS[geometry.side - 1]} for clues and . or 0 for blanks"
-        )
-    return values
 
 
 def geometry_of(trained: TrainedModel) -> Geometry:

@@ -15,9 +15,8 @@ from urllib.request import urlopen
 import numpy as np
 
 from trm.errors import UserError
-from trm.evaluation.solve import parse_puzzles
 from trm.io import sha256_file, write_bytes
-from trm.tasks.sudoku.geometry import Geometry, to_text
+from trm.tasks.sudoku.geometry import Geometry, parse_puzzles, to_text
 from trm.tasks.sudoku.pool import rate, solve
 
 NINE = Geometry(3, 3)

@@ -6,12 +6,14 @@ per cell, row by row: 1-9, then A, B, ...; `.` or 0 for a blank.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from trm.data import rng
+from trm.errors import UserError
 
 SYMBOLS = "123456789ABCDEFGHIJKLMNOP"
 
@@ -138,6 +140,35 @@ def symbol_values(side: int) -> np.ndarray:
         table[ord(symbol)] = value
     table[[ord(blank) for blank in BLANKS]] = 0
     return table
+
+
+def cells_of(text: str) -> str:
+    """A puzzle's characters: its spaces are blank cells if nothing else is, else they only part its rows."""
+    parted = any(blank in text for blank in BLANKS.strip())
+    return "".join(text.split()) if parted else "".join(text.splitlines()).replace(" ", ".")
+
+
+def parse_puzzles(geometry: Geometry, texts: Sequence[str], places: Sequence[str] = ("",)) -> np.ndarray:
+    """Parse puzzles to values, uint8 [B, S]; 0: blank.
+
+    Args:
+        places: where each text is from, put before the message of an error.
+
+    Raises:
+        UserError: the first text that is no puzzle of this size.
+    """
+    for text, place in zip(texts, places, strict=True):
+        if len(text) != geometry.cells:
+            raise UserError(f"{place}the puzzle has {len(text)} characters, not {geometry.cells}")
+    characters = np.frombuffer("".join(texts).encode("latin-1", "replace"), dtype=np.uint8)
+    values = symbol_values(geometry.side)[characters].reshape(len(texts), -1)
+    if (values == 255).any():
+        row, column = (int(index[0]) for index in np.nonzero(values == 255))
+        raise UserError(
+            f"{places[row]}the puzzle has {texts[row][column]!r} at character {column + 1}: write "
+            f"1-{SYMBOLS[geometry.side - 1]} for clues and . or 0 for blanks"
+        )
+    return values
 
 
 def broken_rule(geometry: Geometry, answers: np.ndarray) -> np.ndarray:
