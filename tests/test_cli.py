@@ -111,7 +111,6 @@ plot --table X --spec LAW --out O.pdf
 plot --table TABLE --spec LAW --fit X --out O.pdf
 plot --table TABLE --spec X --out O.pdf
 report --spec X --out O
-checkpoints compact X --to C
 results verify X
 results collect X --dry-run
 results archive O --root X --dry-run
