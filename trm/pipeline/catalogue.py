@@ -200,7 +200,7 @@ class Catalogue:
             [point.coords, point.label, [run.name for run in point.runs], point.evaluation_file]
             for point in self.study.experiment(experiment).points
         ]
-        return digest([self.study.name, self.study.scale_name, ANALYSIS_VERSION, points])
+        return digest([self.study.file.name, self.study.scale_name, ANALYSIS_VERSION, points])
 
     def table(self, experiment: str) -> str:
         """File stem of an experiment's table."""
@@ -228,7 +228,7 @@ class Catalogue:
         return {
             "name": experiment.name,
             "scale": self.study.scale_name,
-            "study": self.study.name,
+            "study": self.study.file.name,
             "recipe": {key: value for key, value in self.study.recipe.items() if not isinstance(value, list)},
             "points": [
                 {

@@ -63,7 +63,7 @@ def document(
     chain = sum(slowest.values())
     result: dict[str, Any] = {
         "path": project.study.path,
-        "study": project.study.name,
+        "study": project.study.file.name,
         "scale": project.study.scale_name,
         "device": machine.device,
         "at_once": at_once,

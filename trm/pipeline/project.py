@@ -64,7 +64,7 @@ class Project:
         """Digest of all that the report shows."""
         words = {"question", "hypothesis", "hypothesis_needs", "expects"}
         shown: list[Any] = [
-            self.study.name,
+            self.study.file.name,
             self.study.scale_name,
             self.study.file.about,
             [figure.identity for figure in self.selection.shown],
@@ -97,7 +97,7 @@ def open_project(config: dict[str, Any], storage: Any = None, dryrun: bool = Fal
     """
     settings, rest = split(config)
     study = load_study(settings.study, settings.scale, settings.set, config)
-    check_keys(rest, study.variables)
+    check_keys(rest, study.file.variables)
     catalogue = Catalogue(study, settings.study)
     if settings.unset and not dryrun:
         raise UserError(settings.unset)

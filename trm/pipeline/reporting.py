@@ -48,7 +48,7 @@ def report_spec(project: Project) -> dict[str, Any]:
             }
         )
     return {
-        "study": project.study.name,
+        "study": project.study.file.name,
         "scale": scale,
         "intro": project.study.file.about,
         "experiments": experiments,

@@ -48,7 +48,7 @@ may go unnoticed for that long."""
 def use_executor(project: Project) -> None:
     """Have `--executor slurm` use this executor for a study, whose name is the first part of every job's name."""
     settings = project.settings
-    Executor.study, Executor.max_minutes = project.study.name, settings.max_runtime
+    Executor.study, Executor.max_minutes = project.study.file.name, settings.max_runtime
     Executor.lost_minutes, Executor.gpus = settings.lost_minutes, settings.gpus
     ExecutorPluginRegistry().plugins["slurm"].executor = Executor
 

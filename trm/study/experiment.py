@@ -142,6 +142,15 @@ class StudyFile(Section):
     experiments: dict[str, Experiment] = Field(min_length=1)
     """Experiments by name."""
 
+    @property
+    def variables(self) -> set[str]:
+        """Names that the file reads as `$name` or `needs`, set by `--config NAME=...`."""
+        grids = (grid for experiment in self.experiments.values() for grid in experiment.grid)
+        return {
+            *re.findall(r'"\$([^"]+)"', self.model_dump_json()),
+            *(grid.needs for grid in grids if grid.needs),
+        }
+
     @model_validator(mode="after")
     def _known_phases(self) -> StudyFile:
         for name, experiment in self.experiments.items():

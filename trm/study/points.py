@@ -1,6 +1,5 @@
 """A study at one scale: its experiments, their grid points, and the runs and evaluations that measure them."""
 
-import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -47,9 +46,8 @@ class ResolvedExperiment:
     name: str
     definition: Experiment
     grid_at: str
-    """FILE:LINE of its list of points, or of the experiment if it has none."""
     figures_at: str
-    """The same of its list of figures, in the file that this one extends if it comes from there."""
+    """FILE:LINE of the lists of points and figures, or of the experiment if it gives none."""
     points: tuple[Point, ...] = ()
     skip: str | None = None
     left_out: tuple[str, ...] = ()
@@ -96,21 +94,9 @@ class Study:
     recipe: Flat = field(default_factory=dict)
     """The recipe before any experiment, dotted key -> value: the baseline of ablations."""
 
-    @property
-    def name(self) -> str:
-        return self.file.name
-
-    @cached_property
-    def variables(self) -> frozenset[str]:
-        """Names that the file reads as `$name` or `needs`, set by `--config NAME=...`."""
-        grids = (grid for experiment in self.file.experiments.values() for grid in experiment.grid)
-        names = re.findall(r'"\$([^"]+)"', self.file.model_dump_json())
-        return frozenset(names) | {grid.needs for grid in grids if grid.needs}
-
     def place(self, experiment: str, key: str) -> str:
         """`FILE:LINE` of a key of an experiment, or of the experiment if it does not have the key."""
-        keys = ("experiments", experiment)
-        return self.places.get((*keys, key)) or self.places.get(keys) or self.path
+        return self.places.get(("experiments", experiment, key)) or self.places[("experiments", experiment)]
 
     def experiment(self, name: str) -> ResolvedExperiment:
         """An experiment by its name. Raises UserError with the nearest name."""
@@ -124,5 +110,5 @@ class Study:
 
     def selected(self, which: str) -> list[str]:
         """Names of the experiments of `report` or `study`, without the skipped ones."""
-        names = getattr(self.file, which) or list(self.experiments)
+        names = getattr(self.file, which) or self.experiments
         return [name for name in names if not self.experiment(name).skip]
