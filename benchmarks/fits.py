@@ -17,10 +17,10 @@ import numpy as np
 
 from benchmarks.frame import finish, parser
 from trm.analysis.fits.bootstrap import POOL, resample
-from trm.analysis.fits.compare import delta_for, percentiles
+from trm.analysis.fits.compare import delta_for
 from trm.analysis.fits.forms import FORMS, Array, normalise
 from trm.analysis.fits.solve import solve
-from trm.analysis.stats import seed_spread
+from trm.analysis.stats import percentiles, seed_spread
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import betabinom
 
 from trm.study.fingerprint import evaluation_fingerprint
 from trm.study.schema import EvaluationConfig, RunConfig
@@ -251,6 +252,9 @@ def _evaluation(
     for count in settings.restarts:
         for policy, power in (("restarts", 0.6), ("majority", 0.35), ("oracle", 0.9)):
             results.append(result(policy, most, count, error * count**-power, most))
+            if policy == "restarts":
+                share = betabinom.pmf(np.arange(count + 1), count, 2 * (1 - error), 2 * error)
+                results[-1]["solved_counts"] = (TEST_PUZZLES * share).round().astype(int).tolist()
     if settings.train_puzzles:
         results.append(result("fixed", most, 1, 0.3 * error, most, "train"))
     share = np.exp(-np.arange(most) / (1.2 + 4 * error))

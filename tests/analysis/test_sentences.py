@@ -38,6 +38,7 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
     ("unroll", {"kind": "unroll"}),
     ("inference", {"kind": "frontier"}),
     ("unroll", {"kind": "frontier"}),
+    ("inference", {"kind": "restarts"}),
     ("mixer", {"kind": "agreement"}),
     ("mixer", {"kind": "halting"}),
     ("batch_size", {"kind": "batch"}),
@@ -49,6 +50,8 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
             "panels": [
                 {"experiment": "model_size", "x": "parameters"},
                 {"experiment": "inference", "x": "flops_per_puzzle"},
+                {"experiment": "two_decades", "best": "model.d_model", "y": "cross_entropy"},
+                {"experiment": "inference", "restarts": True},
             ],
         },
     ),

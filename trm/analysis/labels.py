@@ -140,6 +140,9 @@ FOUND: dict[str, Label] = {
     "critical_batch": Label("critical batch", "puzzles"),
     "copies_worth": Label("worth of the augmented copies of a puzzle", "fresh puzzles at most"),
     "halted": Label("share of puzzles that reach a positive halt logit", percent=True),
+    "solved": Label("share of puzzles solved by at least one attempt", percent=True),
+    "restart_rate": Label("chance of one attempt", percent=True),
+    "restart_correlation": Label("correlation between attempts"),
     "tasks_solved": Label("share of tasks solved", percent=True),
 }
 """Quantities that figures find out."""

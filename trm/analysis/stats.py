@@ -73,6 +73,14 @@ def share(values: np.ndarray | pd.Series | list[float], puzzles: float) -> Mean:
     return Mean(seeds.value, (seeds.value - below, seeds.value + above), seeds.n).clipped(0.0, 1.0)
 
 
+def percentiles(values: np.ndarray, level: float) -> np.ndarray:
+    """Percentile interval over the first axis: [2, ...]; NaN if there is none."""
+    if not len(values):
+        return np.full((2, *values.shape[1:]), np.nan)
+    tail = 50 * (1 - level)
+    return np.percentile(values, [tail, 100 - tail], axis=0)
+
+
 def seed_spread(logs: np.ndarray, group: np.ndarray) -> float | None:
     """Pooled standard deviation within groups; None: no group has two values."""
     keys, index = np.unique(group, return_inverse=True)

@@ -18,7 +18,7 @@ from trm.analysis.fits.data import Data
 from trm.analysis.fits.forms import EXPONENT, FORMS, Array, Form, normalise
 from trm.analysis.fits.solve import Solution, solve
 from trm.analysis.labels import FORM_NAMES
-from trm.analysis.stats import seed_spread
+from trm.analysis.stats import percentiles, seed_spread
 from trm.analysis.words import count, listed
 
 LAWS = ("power_law", "power_law_floor")
@@ -64,14 +64,6 @@ def fit_form(name: str, data: Data, delta: float) -> Fitted:
     u, scale = normalise(form, x)
     solution = solve(form, u, data.log_y[None], delta, form.starts(u, data.y), refine=12)
     return Fitted(form, u, scale, solution, delta)
-
-
-def percentiles(values: Array, level: float) -> Array:
-    """Percentile interval over the first axis: [2, ...]; NaN if there is none."""
-    if not len(values):
-        return np.full((2, *values.shape[1:]), np.nan)
-    tail = 50 * (1 - level)
-    return np.percentile(values, [tail, 100 - tail], axis=0)
 
 
 def aicc(fitted: Fitted, count: int) -> float | None:

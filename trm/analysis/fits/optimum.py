@@ -18,11 +18,10 @@ import numpy as np
 import pandas as pd
 
 from trm.analysis.fits.bootstrap import by_seed, resample
-from trm.analysis.fits.compare import percentiles
 from trm.analysis.fits.data import Data, observations
 from trm.analysis.fits.forms import Array
 from trm.analysis.specs import FitSpec
-from trm.analysis.stats import seed_spread
+from trm.analysis.stats import percentiles, seed_spread
 from trm.analysis.tables import Table
 from trm.errors import UserError
 

@@ -21,7 +21,6 @@ from trm.analysis.fits.compare import (
     fit_form,
     held_out,
     objections,
-    percentiles,
     possible,
 )
 from trm.analysis.fits.data import Data, gather, hue_of, on_envelope
@@ -31,7 +30,7 @@ from trm.analysis.fits.regime import regime
 from trm.analysis.fits.solve import solve
 from trm.analysis.labels import FORM_NAMES
 from trm.analysis.specs import FitSpec
-from trm.analysis.stats import seed_spread
+from trm.analysis.stats import percentiles, seed_spread
 from trm.analysis.tables import Table
 from trm.analysis.words import count
 from trm.errors import UserError

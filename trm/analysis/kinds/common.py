@@ -314,11 +314,6 @@ def wrap(text: str, width: int) -> str:
 # marks -------------------------------------------------------------------------------------------------------------
 
 
-def dodge(number: int, span: float, step: float = 0.012) -> np.ndarray:
-    """Factors that move the marks of `number` colours apart on a log axis over `span` (in log units)."""
-    return np.asarray(np.exp((np.arange(number) - (number - 1) / 2) * step * span))
-
-
 def seed_marks(
     axes: Axes,
     at: float,

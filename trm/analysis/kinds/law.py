@@ -196,15 +196,12 @@ def marks(
     parts = common.groups(rows, hue)
     shades = common.colours(list(parts))
     span = float(np.log(x.max() / x.min())) or 1.0
-    shared = len(means) > len(np.unique(x))  # two colours at one place
-    shifts = common.dodge(len(parts), span if shared else 0.0)
     low, high = float(rows["_y"].min()), float(rows["_y"].max())
     places = []
     for index, (value, part) in enumerate(parts.items()):
         marker, colour = common.MARKERS[index % 8], shades[value]
         for key, here in part.groupby("_point", sort=True):
-            mean, at = means[key], float(here["_x"].iloc[0])
-            place = at * shifts[index]
+            mean, place = means[key], float(here["_x"].iloc[0])
             if is_error:
                 tested = float(here["puzzles"].iloc[0])
                 bounds = common.binomial_bar(axes, place, mean.value, tested)
@@ -214,7 +211,7 @@ def marks(
             beside, hollow = place * np.exp(-0.012 * span), bool(here["_out"].all())
             style: dict[str, Any] = {"seeds_at": beside, "summary": mean, "hollow": hollow}
             common.seed_marks(axes, place, here["_y"], colour, marker, **style)
-            places.append((at, mean.value))
+            places.append((place, mean.value))
         if hue:
             common.entry(axes, common.hue_name(hue, value), marker=marker, color=colour)
     return shades, np.array(places), (low, high)

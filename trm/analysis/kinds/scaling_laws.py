@@ -1,35 +1,55 @@
-"""`scaling_laws`: the laws of several experiments side by side. A figure of the whole study."""
+"""`scaling_laws`: what the study found, side by side: laws, best choices and restarts. A figure of the whole study."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from trm.analysis.kinds import law
-from trm.analysis.laws import of_fit
-from trm.analysis.lazy import Table, common, pd
-from trm.analysis.specs import Figure, FitSpec
+from trm.analysis.claims import Claim
+from trm.analysis.kinds import law, restarts
+from trm.analysis.labels import FORM_NAMES, Label, label
+from trm.analysis.laws import Fit, followed, of_fit, slope, supported
+from trm.analysis.lazy import Axes, Table, common, np, pd
+from trm.analysis.specs import Column, Figure, FitSpec
+from trm.analysis.words import estimate, noun, points, sentence
 from trm.errors import UserError
+
+TITLE = 36
+"""Most characters of a panel's title in one line."""
 
 
 class Panel(law.Spec):
-    """One panel: the law figure of a named experiment."""
+    """One panel: a law of a named experiment, a best choice at equal compute, or the restart law."""
 
     experiment: str
+    x: Column = "train_flops"
+    best: Column | None = None
+    """Draw the best value of this column against compute, as the isoflop figure does; panels with it share one."""
+    restarts: bool = False
+    """Draw what several attempts solve, measured and predicted, as the restarts figure does."""
 
     def fits(self, experiment: str = "") -> tuple[FitSpec, ...]:
+        own = (self.experiment,)
+        if self.restarts:
+            return ()
+        if self.best:
+            keys: dict[str, Any] = {"second": "train_flops", "y": self.y, "where": self.where}
+            return (FitSpec(experiments=own, form="isoflop", x=self.best, **keys),)
         if self.x != "flops_per_puzzle" or self.fit is None:
             return law.Spec.fits(self, self.experiment)
         where = {**self.where, "policy": "fixed"}  # as the frontier figure fits it
-        return (FitSpec(experiments=(self.experiment,), form="auto", x=self.x, where=where),)
+        return (FitSpec(experiments=own, form="auto", x=self.x, where=where),)
 
 
 class Spec(Figure):
-    """Error against parameters, unique puzzles, copies, training and test-time FLOPs."""
+    """Loss on the frontier of compute, the best choices, test-time compute, unique puzzles."""
 
     kind: Literal["scaling_laws"] = "scaling_laws"
-    reading: ClassVar[str] = "the laws of the study side by side, on the same scale of errors"
+    reading: ClassVar[str] = (
+        "what the study found, one panel a finding; dashed: the best rival, or a prediction"
+    )
     panels: tuple[Panel, ...] = Field(min_length=1)
 
     def fits(self, experiment: str = "") -> tuple[FitSpec, ...]:
@@ -40,43 +60,170 @@ class Spec(Figure):
         return tuple(dict.fromkeys(panel.experiment for panel in self.panels))
 
 
+class Shown(NamedTuple):
+    """One panel as drawn."""
+
+    title: str
+    lines: str
+    rows: pd.DataFrame
+    claims: list[Claim]
+
+
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """One panel a law; a panel whose experiment has no table yet says so."""
-    figure, axes = common.panels(len(spec.panels), 2.85)
-    shown, claims = [], []
-    for index, (panel, axis) in enumerate(zip(spec.panels, axes)):
-        letter = chr(97 + index)
-        title = common.wrap(f"{letter}  {panel.title or law.title_of(panel)}", 36)
+    """One panel a finding; a panel whose experiment has no table yet says so."""
+    chosen = [panel for panel in spec.panels if panel.best]
+    cells = [chosen if panel.best else [panel] for panel in spec.panels if panel not in chosen[1:]]
+    figure, axes = common.panels(len(cells), 2.85)
+    shown = []
+    for letter, cell, axis in zip("abcdefghijkl", cells, axes):
         try:
-            table = common.merge(tables, [panel.experiment])
-            found = panel.fits()
-            fit = common.fit_of(fits, found[0]) if found else None
-            where = {**panel.where, **({"policy": "fixed"} if panel.x == "flops_per_puzzle" else {})}
-            coloured = common.with_hue(panel.model_copy(update={"where": where}), table, panel.x)
-            drawn = law.panel(axis, coloured, table, fit)
+            drawn = _cell(axis, cell, tables, fits)
         except UserError as error:
             words = common.wrap(str(error), 34)
             axis.text(0.5, 0.5, words, ha="center", va="center", fontsize=common.SMALL, color=common.MISSING)
-            common.heading(axis, title)
+            common.heading(axis, f"{letter}  {cell[0].title or cell[0].experiment}")
             axis.set_axis_off()
             continue
-        if axis.get_legend_handles_labels()[0]:
-            style = {"fontsize": common.SMALL, "title_fontsize": common.SMALL, "handlelength": 1.2}
-            over = common.legend_title(coloured.hue) if coloured.hue else ""
-            axis.legend(loc="lower left", ncols=2, title=over, **style)  # laws fall
-        common.heading(axis, title, law.subtitle(fit, panel.x, panel.y, 46))
+        common.heading(axis, common.wrap(f"{letter}  {cell[0].title or drawn.title}", TITLE), drawn.lines)
         shown.append(drawn)
-        claims += of_fit(fit) if fit else []
     if not shown:
         raise UserError("no panel of scaling_laws has both its table and its fit")
+    claims = [claim for drawn in shown for claim in drawn.claims]
     return common.Drawing(
         figure,
-        pd.concat(shown),
+        pd.concat([drawn.rows for drawn in shown]),
         title="Scaling laws",
         caption=law.CAPTION
         + any(panel.envelope for panel in spec.panels) * law.ENVELOPE
         + "Hollow marks are not fitted. "
-        + "Line and ribbon: fitted law with its 95 % interval, where the points support one.",
+        + "Line: the fitted form, with its 95 % interval if it is a law; dashed: the best other form. "
+        + bool(chosen) * "Diamonds: best values at equal compute, hollow at the edge of the grid. ",
         claims=claims,
         remarks="" if claims else "No law is fitted.",
     )
+
+
+def _cell(
+    axis: Axes, cell: Sequence[Panel], tables: Sequence[Table], fits: Sequence[dict[str, Any]]
+) -> Shown:
+    if cell[0].best:
+        return _optima(axis, cell, tables, fits)
+    table = common.merge(tables, [cell[0].experiment])
+    return (_restarts if cell[0].restarts else _law)(axis, cell[0], table, fits)
+
+
+def _law(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, Any]]) -> Shown:
+    found = panel.fits()
+    fit = common.fit_of(fits, found[0]) if found else None
+    where = {**panel.where, **({"policy": "fixed"} if panel.x == "flops_per_puzzle" else {})}
+    coloured = common.with_hue(panel.model_copy(update={"where": where}), table, panel.x)
+    rows = law.panel(axis, coloured, table, fit)
+    lines = law.subtitle(fit, panel.x, panel.y, 46)
+    if fit and len(fit["groups"]) == 1:
+        lines += _forms(axis, fit["groups"][0], panel)
+    _legend(axis, common.legend_title(coloured.hue) if coloured.hue else "")
+    return Shown(_falls(fit, panel), lines, rows, of_fit(fit) if fit else [])
+
+
+def _legend(axis: Axes, title: str = "") -> None:
+    if axis.get_legend_handles_labels()[0]:
+        style = {"fontsize": common.SMALL, "title_fontsize": common.SMALL, "handlelength": 1.2}
+        axis.legend(loc="best", ncols=2, title=title, **style)
+
+
+def _falls(fit: Fit | None, panel: Panel) -> str:
+    """The takeaway of a law: its exponent, or that there is none."""
+    group = fit["groups"][0] if fit else {}
+    if not fit or len(fit["groups"]) > 1 or "error" in group or group["chosen"] == "constant":
+        return law.title_of(panel)
+    first, last = group["means"]["y"][0], group["means"]["y"][-1]
+    verb = "falls" if last < first else "rises"
+    if not supported(group):
+        fold = max(first, last) / min(first, last)
+        return sentence(f"{noun(panel.y)} {verb} {estimate(fold)}-fold, by no power law")
+    value, _ = slope(group["forms"][group["chosen"]])
+    return sentence(f"{noun(panel.y)} {verb} as power {estimate(value)} of {noun(panel.x)}")
+
+
+def _forms(axis: Axes, group: Mapping[str, Any], panel: Panel) -> str:
+    """Draw the form shown, if it is no law and so has no line yet, and its best rival; returns the rival's name."""
+    forms = {
+        name: form
+        for name, form in group.get("forms", {}).items()
+        if form["curve"] and form["aicc"] is not None
+    }
+    own, end = group.get("chosen"), group["range"][0][1] if forms else 0.0
+    if own in forms and own != "constant" and not supported(group):
+        _curve(axis, forms[own], end, color="black", linewidth=1.0)
+    others = sorted((name for name in forms if name != own), key=lambda name: float(forms[name]["aicc"]))
+    if not others:
+        return ""
+    _curve(axis, forms[others[0]], end, color=common.GREY, linestyle=common.DASHES[1], linewidth=1.0)
+    return f"\ndashed: {FORM_NAMES[others[0]]}, the best rival"
+
+
+def _curve(axis: Axes, form: Mapping[str, Any], end: float, **style: Any) -> None:
+    """A form's curve over the data, within the axes as they are."""
+    x, y = np.array(form["curve"]["x"]), np.array(form["curve"]["y"])
+    low, high = axis.get_ylim()
+    axis.plot(x[x <= end], y[x <= end], zorder=3, **style)
+    axis.set_ylim(low, high)
+
+
+def _optima(
+    axis: Axes, cell: Sequence[Panel], tables: Sequence[Table], fits: Sequence[dict[str, Any]]
+) -> Shown:
+    """The best value of each column, and the steps beside the first, against compute."""
+    rows, claims, parts, values, places = [], [], [], [], []
+    for panel in cell:
+        table = common.merge(tables, [panel.experiment])
+        fit = common.fit_of(fits, panel.fits()[0])
+        group, column = fit["groups"][0], str(panel.best)
+        rows.append(common.rows_of(table, panel.where, panel.y, column, "train_flops"))
+        claims += of_fit(fit)
+        if "optima" not in group:
+            continue
+        for key, name in (("x", column), *((("steps", "training.steps"),) if panel is cell[0] else ())):
+            index = len(parts)
+            parts.append(noun(name))
+            _diamonds(axis, group, key, common.OKABE_ITO[index % 8], noun(name))
+            values += [item[key] for item in group["optima"]]
+        places += [item["second"] for item in group["optima"]]
+    if not places:
+        raise UserError(f"too few values in {cell[0].experiment} to find the best ones")
+    common.axis_scale(axis, "x", label("train_flops"), np.array(places))
+    common.axis_scale(axis, "y", Label("best value at equal compute", log=True), np.array(values))
+    return Shown(_grows(claims), "", pd.concat(rows), claims)
+
+
+def _diamonds(axis: Axes, group: Mapping[str, Any], key: str, colour: str, name: str) -> None:
+    """Optima with their intervals; joined by their power law where one is followed."""
+    for item in group["optima"]:
+        if item[f"{key}_interval"]:
+            axis.plot([item["second"]] * 2, item[f"{key}_interval"], color=colour, linewidth=1.0)
+        face = "white" if item["edge"] else colour
+        axis.plot(item["second"], item[key], "D", color=colour, markerfacecolor=face, markersize=4.5)
+    if followed(group):
+        inside = [item for item in group["optima"] if not item["edge"]]
+        at = np.log([item["second"] for item in inside])
+        line = np.polyval(np.polyfit(at, np.log([item[key] for item in inside]), 1), at)
+        axis.plot(np.exp(at), np.exp(line), color=colour, linewidth=1.0)
+    last = group["optima"][-1]
+    common.note(axis, name, (last["second"], last[key]), (-8, 6), ha="right", color=colour)
+
+
+def _grows(claims: Sequence[Claim]) -> str:
+    """The takeaway of the optima: what is known to grow with compute."""
+    grown = [f"{noun(claim.metric)} by power {estimate(claim.value)}" for claim in claims if claim.sign > 0]
+    return f"With compute grow: best {', '.join(grown)}" if grown else "No best choice is known to grow"
+
+
+def _restarts(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, Any]]) -> Shown:
+    rows, key, laws = restarts.laws_of(table, panel)
+    restarts.panel(axis, laws)
+    for index, (value, colour) in enumerate(common.colours(list(laws)).items() if key else ()):
+        common.entry(axis, common.hue_name(str(key), value), marker=common.MARKERS[index % 8], color=colour)
+    _legend(axis)
+    first = next(iter(laws.values()))
+    title = f"{first.half} attempts predict {first.whole} to {points(restarts.missed(laws), sign=False)}"
+    return Shown(title, "", rows, restarts.claims(laws, key))

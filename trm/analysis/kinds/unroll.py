@@ -58,7 +58,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     shades = common.colours(list(parts))
     figure, axes = common.panels(1, 3.0)
     steps = np.sort(rows["eval_steps"].unique().astype(float))
-    shifts = common.dodge(len(parts), float(np.log(steps[-1] / steps[0])), 0.008)
     found: list[Claim] = []
     for index, (value, part) in enumerate(parts.items()):
         series = {
@@ -67,13 +66,13 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         }
         tested = float(part["puzzles"].iloc[0])
         means = {at: common.mean_of(values, "exact_accuracy", tested) for at, values in series.items()}
-        marker, shift = common.MARKERS[index % 8], shifts[index]
+        marker = common.MARKERS[index % 8]
         for at, values in series.items():
-            common.binomial_bar(axes[0], at * shift, means[at].value, tested)
-            beside = {"seeds_at": 0.96 * at * shift, "summary": means[at]}
-            common.seed_marks(axes[0], at * shift, values, shades[value], marker, **beside)
+            common.binomial_bar(axes[0], at, means[at].value, tested)
+            beside = {"seeds_at": 0.96 * at, "summary": means[at]}
+            common.seed_marks(axes[0], at, values, shades[value], marker, **beside)
         heights = [mean.value for mean in means.values()]
-        axes[0].plot(np.array(list(means)) * shift, heights, color=shades[value], linewidth=1.1)
+        axes[0].plot(np.array(list(means)), heights, color=shades[value], linewidth=1.1)
         found.append(gain(series, place(key, value) if key else "", tested))
     trained = rows["model.halt_max_steps"].unique()
     if len(trained) == 1:

@@ -344,6 +344,7 @@ def _result_rows(
             "policy": result["policy"],
             "eval_steps": result["steps"],
             "restarts": result.get("restarts", 1),
+            **({"solved_counts": _cell(counts)} if (counts := result.get("solved_counts")) else {}),
             "eval_seconds": seconds,
             "eval_puzzles_per_second": result["puzzles"] / seconds if seconds else None,
             "evaluation": _digest(file),
