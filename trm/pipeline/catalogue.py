@@ -200,7 +200,9 @@ class Catalogue:
             [point.coords, point.label, [run.name for run in point.runs], point.evaluation_file]
             for point in self.study.experiment(experiment).points
         ]
-        return digest([self.study.file.name, self.study.scale_name, ANALYSIS_VERSION, points])
+        steps = self.study.experiment(experiment).definition.test_steps
+        ruler = [] if steps is None else [steps]
+        return digest([self.study.file.name, self.study.scale_name, ANALYSIS_VERSION, points, *ruler])
 
     def table(self, experiment: str) -> str:
         """File stem of an experiment's table."""
@@ -228,6 +230,7 @@ class Catalogue:
         return {
             "name": experiment.name,
             "scale": self.study.scale_name,
+            "test_steps": experiment.definition.test_steps,
             "study": self.study.file.name,
             "recipe": {key: value for key, value in self.study.recipe.items() if not isinstance(value, list)},
             "points": [

@@ -66,6 +66,9 @@ class Experiment(Section):
     """Seeds; null: the scale's."""
     evaluation: Overlay = {}
     """How its runs are evaluated, merged over that of `base`."""
+    test_steps: Count | None = None
+    """Supervision steps at test time by which its runs are compared; null: 64, or the most below it that all
+    evaluations measured. Part of no identity but its table's."""
     log_every: Count | None = None
     """Steps between metrics rows, for finer curves than the scale's; not part of a run's identity."""
     figures: list[dict[str, Any]] = []
