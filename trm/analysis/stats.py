@@ -78,7 +78,7 @@ def percentiles(values: np.ndarray, level: float) -> np.ndarray:
     if not len(values):
         return np.full((2, *values.shape[1:]), np.nan)
     tail = 50 * (1 - level)
-    return np.percentile(values, [tail, 100 - tail], axis=0)
+    return np.asarray(np.percentile(values, [tail, 100 - tail], axis=0))
 
 
 def seed_spread(logs: np.ndarray, group: np.ndarray) -> float | None:
