@@ -52,8 +52,9 @@ def law_of(rows: pd.DataFrame) -> Law:
     """The law of one policy's rows. UserError: no number of attempts and its half were both counted."""
     from trm.analysis.fits.restarts import any_of, drawn, fit_attempts
 
-    counts = {
-        int(k): [json.loads(text) for text in part["solved_counts"]] for k, part in rows.groupby("restarts")
+    counts: dict[int, list[Any]] = {
+        int(k): [json.loads(text) for text in part["solved_counts"]]
+        for k, part in stats.by_number(rows, "restarts")
     }
     pairs = [k for k in counts if k % 2 == 0 and k // 2 in counts and k > 2]
     if not pairs:
@@ -70,7 +71,7 @@ def law_of(rows: pd.DataFrame) -> Law:
         return stats.Mean(value, (float(low), float(high)), len(counts[whole]))
 
     def at(item: Any) -> float:
-        return float(item.solved(np.array([whole]))[0])
+        return float(item.solved(np.array([float(whole)]))[0])
 
     return Law(
         int(rows["eval_steps"].iloc[0]),
@@ -80,7 +81,7 @@ def law_of(rows: pd.DataFrame) -> Law:
         summary(at(fitted), [at(item) for item in refits]),
         summary(fitted.rate, [item.rate for item in refits]),
         summary(fitted.correlation, [item.correlation for item in refits]),
-        fitted.solved(later),
+        fitted.solved(later.astype(float)),
         any_of(np.sum(counts[whole], axis=0)),
     )
 
@@ -127,7 +128,8 @@ def panel(axes: Axes, laws: Mapping[Any, Law]) -> None:
         style: dict[str, Any] = {"linestyle": common.DASHES[1], "linewidth": 1.1, "zorder": 3}
         axes.plot(steps, law.curve, color=colour, **style)
         axes.plot(steps[: law.whole], law.shares, marker, color=colour, markersize=4.2, zorder=4)
-        axes.plot([steps[law.whole - 1]] * 2, law.measured.bounds, color=colour, linewidth=1.1)
+        bounds = law.measured.bounds or (law.measured.value,) * 2
+        axes.plot([steps[law.whole - 1]] * 2, bounds, color=colour, linewidth=1.1)
     places = np.array([law.steps * 2.0**power for law in laws.values() for power in range(6)])
     common.axis_scale(axes, "x", Label("supervision steps of all attempts", log=True), np.unique(places))
     common.axis_scale(axes, "y", label("solved"), log=False)

@@ -174,7 +174,11 @@ def _optima(
     axis: Axes, cell: Sequence[Panel], tables: Sequence[Table], fits: Sequence[dict[str, Any]]
 ) -> Shown:
     """The best value of each column, and the steps beside the first, against compute."""
-    rows, claims, parts, values, places = [], [], [], [], []
+    rows: list[pd.DataFrame] = []
+    claims: list[Claim] = []
+    values: list[float] = []
+    places: list[float] = []
+    index = 0
     for panel in cell:
         table = common.merge(tables, [panel.experiment])
         fit = common.fit_of(fits, panel.fits()[0])
@@ -184,9 +188,8 @@ def _optima(
         if "optima" not in group:
             continue
         for key, name in (("x", column), *((("steps", "training.steps"),) if panel is cell[0] else ())):
-            index = len(parts)
-            parts.append(noun(name))
             _diamonds(axis, group, key, common.OKABE_ITO[index % 8], noun(name))
+            index += 1
             values += [item[key] for item in group["optima"]]
         places += [item["second"] for item in group["optima"]]
     if not places:
@@ -208,8 +211,8 @@ def _diamonds(axis: Axes, group: Mapping[str, Any], key: str, colour: str, name:
         at = np.log([item["second"] for item in inside])
         line = np.polyval(np.polyfit(at, np.log([item[key] for item in inside]), 1), at)
         axis.plot(np.exp(at), np.exp(line), color=colour, linewidth=1.0)
-    last = group["optima"][-1]
-    common.note(axis, name, (last["second"], last[key]), (-8, 6), ha="right", color=colour)
+    first = group["optima"][0]
+    common.note(axis, name, (first["second"], first[key]), (5, 5), color=colour)
 
 
 def _grows(claims: Sequence[Claim]) -> str:

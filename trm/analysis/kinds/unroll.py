@@ -69,7 +69,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         marker = common.MARKERS[index % 8]
         for at, values in series.items():
             common.binomial_bar(axes[0], at, means[at].value, tested)
-            beside = {"seeds_at": 0.96 * at, "summary": means[at]}
+            beside: dict[str, Any] = {"seeds_at": 0.96 * at, "summary": means[at]}
             common.seed_marks(axes[0], at, values, shades[value], marker, **beside)
         heights = [mean.value for mean in means.values()]
         axes[0].plot(np.array(list(means)), heights, color=shades[value], linewidth=1.1)
