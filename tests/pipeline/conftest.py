@@ -86,7 +86,7 @@ class Project:
     def would_run(self, *words: str) -> dict[str, int]:
         """Rule -> number of jobs of a dry run; `said` is its plan."""
         done = self.snakemake(*words, "-n")
-        text, self.said = done.stdout, done.stderr.partition("Study ")[2]
+        text, self.said = done.stdout, done.stderr.partition("(study ")[2]
         assert "cannot be locked" not in text
         stats = text.partition("Job stats:")[2].partition("total")[0]
         return {rule: int(count) for rule, count in re.findall(r"^(\w+)\s+(\d+)$", stats, re.MULTILINE)}

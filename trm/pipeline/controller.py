@@ -26,6 +26,8 @@ from trm.pipeline.settings import EVENTS
 
 DEFAULT_RATE = (100, 1)
 """Jobs and seconds of Snakemake's default `--max-jobs-per-timespan`."""
+UNLOCKED = "Error: Directory cannot be locked."
+"""What Snakemake says in a dry run beside a run, or after a kill, and then answers."""
 PLUGINS = "snakemake_executor_plugin_"
 """Messages of an executor plugin about machines and jobs are for the user; Snakemake's own messages are not."""
 
@@ -65,12 +67,11 @@ class Controller(logging.Filter):
         logger.addFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Take the lock when jobs are about to run; every record passes."""
+        """Take the lock when jobs are about to run; every record passes but that a dry run has no lock."""
+        if self._dryrun and str(record.msg).startswith(UNLOCKED):
+            return False
         self._failed |= record.levelno >= logging.ERROR
         # the one event before Snakemake looks at its own locks; commands that run nothing (--summary, --lint) lack it
-        if get_event(record) == LogEvent.WORKFLOW_STARTED and self._dryrun:
-            # a question is answered while other jobs run, and after a kill
-            self._snakemake.execution_settings.lock = False
         if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
             self._lock = lock.join()
             lift_default_rate_limit(self._snakemake.scheduling_settings)
