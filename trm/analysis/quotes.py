@@ -21,6 +21,7 @@ import pandas as pd
 import yaml
 
 from trm.analysis.claims import Claim
+from trm.analysis.labels import label
 from trm.analysis.stats import mean, paired
 from trm.analysis.tables import Table, load
 from trm.analysis.words import changed, estimate, measured
@@ -66,7 +67,7 @@ def _cell(table: Table, words: list[str]) -> str:
     at = cells.index("less") if "less" in cells else len(cells)
     first = _seeds(table, metric, cells[:at])
     if at == len(cells):
-        found = mean(first)
+        found = mean(first).clipped(0.0, 1.0) if label(metric).percent else mean(first)
         return measured(metric, found.value, None if bare else found.bounds)
     found = paired(_seeds(table, metric, cells[at + 1 :]), first)
     return changed(metric, found.value, None if bare else found.bounds)
