@@ -13,7 +13,8 @@ from trm.errors import UserError
 from trm.model.act import Rows
 from trm.tasks import task_of
 from trm.tasks.expand import expand
-from trm.tasks.maze.maze import dihedral_cells, examine
+from trm.tasks.grids import dihedral_cells
+from trm.tasks.maze.maze import examine
 from trm.tasks.sudoku.geometry import Geometry, broken_rule, sudoku_maps
 from trm.tasks.sudoku.kernels import solve_batch
 from trm.tasks.sudoku.pool import solve

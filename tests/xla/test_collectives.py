@@ -17,7 +17,7 @@ from trm.checks.tpu_check.worker import environment
 from trm.study.slices import parse_slice
 os.environ.update(environment(parse_slice("v4-8")))
 from tests.xla.steps import config
-from trm.checks.tpu_check.rehearsal import rehearse
+from trm.checks.tpu_check.tracing import rehearse
 from trm.study.tasks import Sizes
 backend, _ = rehearse(config(sys.argv[1]), Sizes(16, 6, 1, 0), evaluation=False)
 Path(sys.argv[2]).write_text([text for phase, text in backend.programs if phase == "step"][-1])

@@ -15,7 +15,7 @@ from trm.study.slices import parse_slice
 os.environ.update(environment(parse_slice("v4-8")))
 from tests.xla.test_tpu_check import sized
 from trm.checks.tpu_check.check import sizes_of
-from trm.checks.tpu_check.rehearsal import rehearse
+from trm.checks.tpu_check.tracing import rehearse
 run = sized(sys.argv[1])
 backend, _ = rehearse(run, sizes_of(run))
 print(json.dumps([(phase, text.count("stablehlo.dot_general")) for phase, text in backend.programs]))

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Train; 0 when finished, 143 after SIGTERM and 75 after stop_after_minutes, with a checkpoint written."""
     started = time.monotonic()
     if (args.workers or 1) > 1 and "RANK" not in os.environ:
-        from trm.backends.launch import run_workers
+        from trm.backends.processes import run_workers
 
         return run_workers(args.workers, [sys.executable, "-m", "trm", *sys.argv[1:]], args.nodes)
     from trm.cli.configuration import run_config

@@ -40,6 +40,8 @@ class Rates(NamedTuple):
     """1 / sqrt(1 - beta2^t)."""
     correction: Tensor
     """1 - beta1^t, by which Adam's `step_size` is divided; a direction without that bias multiplies by it."""
+    step: Tensor
+    """The optimiser step t, from 1."""
 
 
 class Layout:

@@ -22,7 +22,7 @@ from trm.study.fingerprint import RECIPE_VERSION
 from trm.study.schema import RunConfig, RuntimeConfig
 from trm.study.stages import recursion_stages
 from trm.training.checkpoints.folder import CheckpointFolder, load_newest
-from trm.training.checkpoints.saving import Record, Saver, run_identity
+from trm.training.checkpoints.saving import Record, Saver, resume_identity
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
 from trm.training.finish import divergence_message, finish_run
@@ -63,7 +63,7 @@ class Trainer:
         if requested == "auto" and loaded:
             requested = loaded.meta["identity"]["precision"]  # a resumed run keeps its precision
         self.precision = backend.precision(requested)
-        identity = run_identity(config, RECIPE_VERSION, dataset.summary, self.precision.name)
+        identity = resume_identity(config, RECIPE_VERSION, dataset.summary, self.precision.name)
         self.saver = Saver(folder, backend, runtime, identity)
         self.record = Record()
         sizes = dataset.puzzles

@@ -67,7 +67,7 @@ def test_decode_of_any_prediction():
 def test_turns_have_inverses(number):
     grid = np.arange(6).reshape(2, 3)
     assert (arc.turn(arc.turn(grid, number), arc.INVERSE_TURN[number]) == grid).all()
-    from trm.tasks.maze.maze import dihedral_cells
+    from trm.tasks.grids import dihedral_cells
 
     square = np.arange(16).reshape(4, 4)
     assert (arc.turn(square, number).reshape(-1) == dihedral_cells(4)[number]).all()

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trm.data import rng
+from trm.tasks.grids import number_rows
 from trm.tasks.sudoku.canonical import canonical_keys
-from trm.tasks.sudoku.classes import FOUR, class_keys, classes_4x4, number_rows, pairs
+from trm.tasks.sudoku.classes import FOUR, class_keys, classes_4x4, pairs
 from trm.tasks.sudoku.geometry import Geometry, broken_rule, from_text, sudoku_maps, to_text
 from trm.tasks.sudoku.pool import rate, solve
 

@@ -175,7 +175,7 @@ class XlaBackend(Backend):
         return {name: self._read(on_device[name]) if name in on_device else tensors[name] for name in tensors}
 
     def _read(self, tensor: Tensor) -> Tensor:
-        """Copy one tensor to the host; `trm.checks.tpu_check.rehearsal` replaces it."""
+        """Copy one tensor to the host; `trm.checks.tpu_check.tracing` replaces it."""
         return tensor.to("cpu").contiguous()
 
     def synchronize(self) -> None:

@@ -57,7 +57,7 @@ def trace_training(
     config: RunConfig, puzzles: Sizes, where: Slice, remat: bool | None
 ) -> tuple[str, float, bool]:
     """StableHLO of a training step, the host's seconds to launch it, and whether it rematerializes."""
-    from trm.checks.tpu_check.rehearsal import rehearse
+    from trm.checks.tpu_check.tracing import rehearse
 
     backend, step = rehearse(config, puzzles, remat, evaluation=False)
     module = [text for phase, text in backend.programs if phase == "step"][-1]
@@ -75,7 +75,7 @@ def trace_evaluation(
 
     from trm.backends.registry import load_implementation
     from trm.backends.tpu.network import XlaRounds
-    from trm.checks.tpu_check.rehearsal import traced_as_on_tpu
+    from trm.checks.tpu_check.tracing import traced_as_on_tpu
     from trm.model.inference import InferenceNetwork, inference_batch
     from trm.model.parameters import Layout, architecture
 
@@ -127,7 +127,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     config, cache = RunConfig.model_validate(request["config"]), Path(request["cache"])
     puzzles = Sizes(*request["puzzles"])
     if request["what"] == "run":
-        from trm.checks.tpu_check.rehearsal import rehearse
+        from trm.checks.tpu_check.tracing import rehearse
 
         programs = rehearse(config, puzzles)[0].programs
         return {"programs": [{"phase": phase} | compiled(text, where, cache) for phase, text in programs]}

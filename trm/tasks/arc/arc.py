@@ -20,7 +20,7 @@ from trm.data.pool import FREE, TEST, TRAIN, Pool, split_order
 from trm.errors import UserError
 from trm.study.schema import DataConfig
 from trm.tasks.arc.spec import FAMILIES
-from trm.tasks.sudoku.classes import number_rows
+from trm.tasks.grids import number_rows
 
 SIDE = 30
 """Rows and columns of a canvas, and of the largest grid that the layout allows."""
@@ -234,7 +234,7 @@ def decode(tokens: np.ndarray) -> np.ndarray | None:
 
 
 def turn(grid: np.ndarray, number: int) -> np.ndarray:
-    """One of the 8 symmetries of a rectangle, numbered as in `maze.dihedral_cells`."""
+    """One of the 8 symmetries of a rectangle, numbered as in `grids.dihedral_cells`."""
     if number < 4:
         return np.rot90(grid, number)
     return (np.fliplr, np.flipud, np.transpose, lambda array: np.rot90(array.T, 2))[number - 4](grid)

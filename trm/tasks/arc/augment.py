@@ -16,7 +16,7 @@ from trm.data.sampler import SampledRows
 from trm.study.dataset_identity import moves_puzzles
 from trm.study.schema import DataConfig
 from trm.tasks.arc.arc import COLOUR, INVERSE_TURN, turn
-from trm.tasks.maze.maze import dihedral_cells
+from trm.tasks.grids import dihedral_cells
 
 _CELLS = dihedral_cells(2)
 CHAINED = (_CELLS[:, _CELLS][:, :, None] == _CELLS).all(axis=3).argmax(axis=2)

@@ -17,8 +17,8 @@ from trm.data.pool import Pool, make_pool, parts_of, split_order, without_equiva
 from trm.data.progress import Progress, over_rows
 from trm.errors import UserError
 from trm.study.schema import DataConfig
+from trm.tasks.grids import dihedral_cells, number_rows
 from trm.tasks.maze.spec import CHARACTERS, GOAL, OPEN, PATH, START, WALL
-from trm.tasks.sudoku.classes import number_rows
 
 TRIES = 20_000
 """Attempts per maze; about one in 60 random 30x30 mazes has a path of 110 cells."""
@@ -26,18 +26,6 @@ MOST_MADE = 20
 """Mazes generated for each one requested before giving up for lack of different ones."""
 WALLS = ("random", "depth_first", "uniform")
 """Kinds of walls by their number in the kernels."""
-
-
-def dihedral_cells(side: int) -> np.ndarray:
-    """The 8 symmetries of a square as source cells, int16 [8, side * side]; the first is the identity.
-
-    Numbers 0-3: rotation counter-clockwise by 0-3 quarters; 4: left-right mirror; 5: top-bottom mirror; 6: transpose;
-    7: transpose along the other diagonal.
-    """
-    cell = np.arange(side * side).reshape(side, side)
-    views = [np.rot90(cell, quarter) for quarter in range(4)]
-    views += [np.fliplr(cell), np.flipud(cell), cell.T, np.rot90(cell.T, 2)]
-    return np.stack([view.reshape(-1) for view in views]).astype(np.int16)
 
 
 def generated_pool(config: DataConfig) -> Pool:

@@ -10,6 +10,7 @@ from trm.data.official import official_files
 from trm.data.pool import Pool
 from trm.study.schema import DataConfig
 from trm.tasks.base import Augmenter, Files, Task
+from trm.tasks.grids import dihedral_cells
 from trm.tasks.marginals import Symmetric
 from trm.tasks.maze import maze
 from trm.tasks.maze.spec import CHARACTERS, GOAL, OPEN, START
@@ -21,7 +22,7 @@ class MazeAugmenter(Augmenter):
 
     def __init__(self, meta: Meta):
         super().__init__(meta)
-        self.turns = maze.dihedral_cells(round(meta.seq_len**0.5))
+        self.turns = dihedral_cells(round(meta.seq_len**0.5))
 
     def maps(self, puzzles: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return super().maps(puzzles, copies)[0], self.turns[np.asarray(copies) % 8]
@@ -42,14 +43,14 @@ class Maze(Task):
         return maze.read_pool(config, files)
 
     def symmetries(self, config: DataConfig, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        cells = maze.dihedral_cells(config.maze_size)[rng.bounded(rng.draw(keys, 0), 8)]
+        cells = dihedral_cells(config.maze_size)[rng.bounded(rng.draw(keys, 0), 8)]
         return np.tile(np.arange(1 + len(CHARACTERS), dtype=np.uint8), (len(keys), 1)), cells
 
     def keys(self, config: DataConfig, questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
         return hashes(maze.canonical_mazes(config.maze_size, questions))
 
     def symmetric(self, meta: Meta) -> Symmetric:
-        cells = maze.dihedral_cells(round(meta.seq_len**0.5)).min(axis=0)
+        cells = dihedral_cells(round(meta.seq_len**0.5)).min(axis=0)
         return Symmetric("", (), (START, GOAL), cells, "starts and goals")
 
     def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter:

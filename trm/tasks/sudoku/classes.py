@@ -49,18 +49,6 @@ def class_keys(
     return keys, keys
 
 
-def number_rows(rows: np.ndarray) -> np.ndarray:
-    """Number distinct rows 0, 1, ... by first appearance: int32 [len(rows)]."""
-    if not len(rows):
-        return np.zeros(0, dtype=np.int32)
-    rows = np.ascontiguousarray(rows)
-    packed = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel()
-    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
-    numbers = np.empty(len(first), dtype=np.int32)
-    numbers[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
-    return numbers[inverse]
-
-
 def hashes(rows: np.ndarray) -> np.ndarray:
     """Equal numbers for equal rows, uint64 [len(rows)]."""
     digests = b"".join(blake2b(row.tobytes(), digest_size=8).digest() for row in rows)

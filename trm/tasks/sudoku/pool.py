@@ -14,7 +14,8 @@ from trm.data.pool import FREE, Pool, make_pool, parts_of, split_order, without_
 from trm.data.progress import Progress, over_rows
 from trm.errors import UserError
 from trm.study.schema import DataConfig
-from trm.tasks.sudoku.classes import FOUR, class_keys, classes_4x4, number_rows, pairs
+from trm.tasks.grids import number_rows
+from trm.tasks.sudoku.classes import FOUR, class_keys, classes_4x4, pairs
 from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, sudoku_maps, symbol_values
 
 TOKEN = 1

@@ -123,7 +123,7 @@ def tell_progress(step: int) -> None:
         Path(progress).write_text(str(step))
 
 
-def run_identity(config: RunConfig, recipe_version: int, dataset: Any, precision: str) -> dict[str, Any]:
+def resume_identity(config: RunConfig, recipe_version: int, dataset: Any, precision: str) -> dict[str, Any]:
     """What must be equal to resume from a checkpoint; `precision` is the resolved one."""
     full = config.model_dump(mode="json")
     full["data"].pop("files")  # identified by their checksums

@@ -33,12 +33,12 @@ class Optimiser(ABC):
         one = torch.ones_like(step)
         correction = 1 - torch.pow(one * training.beta1, step)
         v_scale = torch.rsqrt(1 - torch.pow(one * training.beta2, step))
-        return Rates(1 - lr * training.weight_decay, lr / correction, v_scale, correction)
+        return Rates(1 - lr * training.weight_decay, lr / correction, v_scale, correction, step)
 
     def uncorrected(self, training: TrainingConfig, step: Tensor, lr: Tensor) -> Rates:
         """Rates without bias correction, for methods whose step does not grow with the moments."""
         one = torch.ones_like(step)
-        return Rates(1 - lr * training.weight_decay, lr * one, one, one)
+        return Rates(1 - lr * training.weight_decay, lr * one, one, one, step)
 
     def parts(self, layout: Layout | None, size: int, chunk: int) -> Iterator[Part]:
         """Parts of the flat buffers of `size` elements, one for each call of `direction`: chunks of at most `chunk`
@@ -47,7 +47,10 @@ class Optimiser(ABC):
 
     @abstractmethod
     def direction(self, training: TrainingConfig, g: Tensor, m: Tensor, v: Tensor, rates: Rates) -> Tensor:
-        """Update the moments of one part in place and return the update direction as a new tensor of its shape."""
+        """Update the moments of one part in place and return the update direction as a new tensor of its shape.
+
+        `rates.step` is the number of the step.
+        """
 
 
 class Adam(Optimiser):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.training.conftest import config
 from trm.backends.cuda.gpus import claim
-from trm.backends.launch import run_workers
+from trm.backends.processes import run_workers
 
 SCRIPT = "import os, sys, time; rank = os.environ['RANK']; "
 
