@@ -1,5 +1,6 @@
 import itertools
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from trm.evaluation import bins, policies
 from trm.evaluation.evaluate import Evaluation, evaluate_run
 from trm.evaluation.passes import Noise
 from trm.evaluation.symmetry import restart_symmetries
+from trm.model import inference
 from trm.model.inference import InferenceNetwork
 from trm.model.scores import Score
 from trm.study.flops import forward_flops
@@ -50,6 +52,7 @@ def spread_halting(net):
 
 def test_progress_names_the_work_on_the_first_worker_alone(trained, dataset_folder, monkeypatch, capsys):
     monkeypatch.setattr(progress.time, "monotonic", itertools.count(step=60.0).__next__)
+    monkeypatch.setattr(inference, "inference_batch", lambda *sizes: 16)
     measured = evaluation(trained, dataset_folder, unroll=(2, 3), restarts=(2,), confident=True)
     measured.run()
     shown = capsys.readouterr().err
@@ -59,7 +62,7 @@ def test_progress_names_the_work_on_the_first_worker_alone(trained, dataset_fold
         "test puzzles, 2 starts of 4 steps",
         "test puzzles until confident, at most 3 steps",
     ):
-        assert f"evaluating {work}: 100 %" in shown
+        assert re.search(rf"evaluating {work}: \d+ %", shown)
     measured.backend.rank = 1
     measured.run()
     assert not capsys.readouterr().err
