@@ -23,6 +23,8 @@ class Capacity:
         self.zones = self.settings.zones()
         self.granted = False
         """Whether there has been a pod: then a text about quota means that its remains still count."""
+        self.last_words: Callable[[str], str] | None = None
+        """Reads from the bucket why a pod deleted itself."""
         self.requested = False
         """Whether this call has requested a pod that has not come yet."""
 
@@ -58,6 +60,7 @@ class Capacity:
                 self.requested = False
                 return state
             self._tell(state)
+            existed = existed and not await self._ended_itself(state)
             self._check_ended(state, existed)
             if failure or state.is_lost or (state.is_absent and self.operation is None):
                 self._check_permitted(state)
@@ -130,14 +133,28 @@ class Capacity:
         await asyncio.sleep(seconds)
         return seconds
 
+    async def _ended_itself(self, state: PodState) -> bool:
+        """Whether the pod's own idle rule has ended it: its guard has left word in the bucket."""
+        if not (state.was_deleted and self.last_words):
+            return False
+        pod = f"{self.cloud.name}-{self.cloud.incarnation}"
+        try:
+            why = await asyncio.to_thread(self.last_words, pod)
+        except Exception as error:  # whatever a client of Cloud Storage raises
+            self.say(f"why it is gone cannot be read from the bucket ({error})")
+            return False
+        if why:
+            self.say(f"it deleted itself, since {why}; there is work left, so it is created again")
+        return bool(why)
+
     def _check_ended(self, state: PodState, existed: bool) -> None:
         """Raise if a person has deleted or stopped the pod: the plugin must not bring it back."""
         name = self.cloud.name
         if existed and state.was_deleted:
             self.requested = False
             raise DeletedByUser(
-                f"TPU pod {name} was deleted (by `down`, gcloud, the console, or its own idle or end rule), which ends "
-                "its jobs. The next call of Snakemake creates it again."
+                f"TPU pod {name} was deleted (by `down`, gcloud or the console), which ends its jobs. "
+                "The next call of Snakemake creates it again."
             )
         if state.node == "STOPPED":
             raise CloudError(

@@ -12,6 +12,7 @@ from typing import Any
 from .errors import HostKeyError, PodError, Unreachable
 from .pod import BEAT_SECONDS, Worker
 from .ssh import Connection, unreachable
+from .worker.claim import BUSY
 
 # A controller sends a heartbeat every BEAT_SECONDS. A silent one (a closed laptop) loses the pod after SILENCE_SECONDS,
 # and after DOUBT_SECONDS others wait for that instead of giving up.
@@ -37,8 +38,14 @@ def name_of(owner: dict[str, Any]) -> str:
 class Claim:
     """Keeps other controllers off the pod while this one is connected to it."""
 
-    def __init__(self, say: Callable[[str], None], owner: dict[str, Any] | None = None):
-        self.say, self.owner = say, owner or describe_controller()
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        owner: dict[str, Any] | None = None,
+        is_busy: Callable[[], bool] = lambda: True,
+    ):
+        """`is_busy`: whether this controller has jobs for the pod, which keep the pod alive."""
+        self.say, self.owner, self.is_busy = say, owner or describe_controller(), is_busy
         self.lost: PodError | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -95,7 +102,7 @@ class Claim:
     async def _keep(self, worker: Worker, connection: Connection) -> None:
         """Hold the pod; after a dropped connection claim it again, unless another controller was faster."""
         while True:
-            beat = asyncio.ensure_future(worker.beat(connection))
+            beat = asyncio.ensure_future(worker.beat(connection, lambda: BUSY if self.is_busy() else b""))
             try:
                 async for _ in connection.frames():
                     pass

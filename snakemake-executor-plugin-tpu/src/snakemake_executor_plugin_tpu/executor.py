@@ -26,6 +26,7 @@ from .errors import COMMAND
 from .identity import check_files, fingerprint_of, label_of, members, slot_of
 from .jobs import JobRequest, JobRun, Outcome
 from .lifecycle import PodManager
+from .outputs import Outputs
 from .pod import pack
 from .pool import Member, Pool
 from .records import JobRecord
@@ -100,7 +101,8 @@ class Executor(RemoteExecutor):
         say = self.logger.info
         members = []
         for settings in self.settings.slices():
-            manager = PodManager(settings, self.folder / str(settings.name), say, Claim(say))
+            claim = Claim(say, is_busy=lambda: bool(self.runs))
+            manager = PodManager(settings, self.folder / str(settings.name), say, claim)
             allocator = Allocator(manager.hosts)
             watch = Watch(manager, allocator, self.runs, settings, say)
             watch.start()
@@ -154,14 +156,18 @@ class Executor(RemoteExecutor):
         module = f"{PYTHON} -m snakemake "
         if module not in command:
             raise WorkflowError(f"This version of Snakemake starts jobs in an unknown way: {command[:200]}")
+        resources, minutes = job.resources, self.settings.stall
         names = [name for name in self.settings.forward_env.split() if name in os.environ]
         forwarded = {name: os.environ[name] for name in names}
         return JobRequest(
             slot=slot,
             fingerprint=fingerprint_of(job),
             label=label_of(job),
-            runtime=60 * float(job.resources.get("runtime") or 0),
-            hosts=hosts_wanted(job.resources.get("tpu_hosts"), self.pool.sizes),
+            runtime=60 * float(resources.get("runtime") or self.settings.runtime_minutes),
+            stall=60 * float(resources.get("stall", minutes)),
+            reports="stall" in dict(resources.items()),
+            outputs=Outputs.of(job, slot),
+            hosts=hosts_wanted(resources.get("tpu_hosts"), self.pool.sizes),
             command=command.replace(module, f"{PYTHON} {ENTRY} ", 1),
             environment={**forwarded, **self.secrets, **self.envvars()},
             sources=self._archive(job),

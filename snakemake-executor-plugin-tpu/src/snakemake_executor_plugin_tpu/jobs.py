@@ -15,7 +15,8 @@ from .allocation import Allocator, libtpu_variables, slice_of
 from .errors import COMMAND, DOWN, HostKeyError, PodError, TaskLost, TaskSilent, Unreachable
 from .launch import Launch, LaunchResult
 from .lifecycle import LEAST_DISK, Pod, PodManager, hosts_of
-from .pod import Worker
+from .outputs import Outputs
+from .pod import TAIL_LINES, Worker, content_name
 from .pool import Pool
 from .records import JobRecord
 from .settings import ExecutorSettings
@@ -28,7 +29,7 @@ OUT_OF_MEMORY = re.compile(
     "(?i)resource_exhausted|out of memory|OutOfMemory|MemoryError|cannot allocate memory"
 )
 # Reasons for the end of a launch that do not concern the pod.
-NOT_THE_POD = ("lease", "runtime", "again")
+NOT_THE_POD = ("lease", "runtime", "again", "stalled")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class JobRequest:
     sources: bytes
     runtime: float = 0.0
     """Seconds after which a launch is stopped, 0: no limit (Snakemake's resource `runtime`, which is in minutes)."""
+    stall: float = 0.0
+    """Seconds without new progress after which a launch is stopped, 0: no limit."""
+    reports: bool = False
+    """Whether the job reports progress, so that it stalls before its first report as well."""
+    outputs: Outputs | None = None
 
 
 @dataclass
@@ -85,6 +91,8 @@ class JobRun:
 
     def __post_init__(self) -> None:
         self.member = self.pool.members[0]
+        self.number = self.record.launch if self.record.hosts else 0
+        """The last launch, 0 if its end is known."""
 
     @property
     def accelerator_type(self) -> str:
@@ -95,6 +103,8 @@ class JobRun:
         self.task = asyncio.current_task()
         try:
             while True:
+                if ended := await self._end_in_bucket():
+                    return ended
                 self.member = await self.pool.place(self.request.slot, self.request.hosts, self.record)
                 try:
                     pod = await self.member.ready(self.say)
@@ -104,8 +114,9 @@ class JobRun:
                         continue
                     lost = await self._why_lost(pod, result) if result.code else None
                     if not lost:
+                        ended = await self._end_in_bucket() if result.code else None
                         self.record.finish()
-                        return self._outcome(result)
+                        return ended or self._outcome(result)
                     pod_lost = result.reason not in NOT_THE_POD
                     if lost == "stopped":
                         self.record.finish()
@@ -119,6 +130,8 @@ class JobRun:
                     continue
                 except (TaskLost, Unreachable) as error:
                     lost, pod_lost = str(error), True
+                if ended := await self._end_in_bucket():
+                    return ended
                 if await self._abandon() and lost != "lease":
                     self._count(lost)
                 if pod_lost:
@@ -127,9 +140,35 @@ class JobRun:
         except Exception as error:
             # Other jobs get its hosts next, so nothing of it may be left there.
             await self._abandon()
-            return Outcome.of_error(error, self._log_files())
+            return await self._end_in_bucket() or Outcome.of_error(error, self._log_files())
         finally:
             self.allocator.release(self.request.slot)
+
+    async def _end_in_bucket(self) -> Outcome | None:
+        """Return the success of the last launch if the bucket proves it: its host may be gone, or in trouble.
+
+        A failure recorded there is told; the job is launched again, as the pod may be to blame.
+        """
+        outputs, request = self.request.outputs, self.request
+        if outputs is None or not self.number:
+            return None
+        try:
+            found = await asyncio.to_thread(outputs.end_of, self.number, request.fingerprint)
+        except Exception as error:  # whatever a client of Cloud Storage raises
+            self.say(
+                f"{request.label}: how launch {self.number} ended cannot be read from the bucket ({error})"
+            )
+            return None
+        if found is None:
+            return None
+        launch, self.number = f"{request.label}: launch {self.number}", 0
+        if found["code"]:
+            lines = "".join(f"\n        {line}" for line in found["tail"].splitlines()[-TAIL_LINES:])
+            self.say(f"{launch} ended by {found['reason']} with code {found['code']}:{lines}")
+            return None
+        self.say(f"{launch} has stored its outputs: they count, whatever became of its host")
+        self.record.finish()
+        return Outcome(True, started=found.get("started", 0.0), ended=found.get("ended", 0.0))
 
     async def _timed(self, attempt: Awaitable[LaunchResult | None]) -> LaunchResult | None:
         """Await an attempt and add the time it used, by the launch's own record if there is one."""
@@ -188,6 +227,12 @@ class JobRun:
             self._count(silence)
         if found:
             hosts, number = hosts_of(found), found["launch"]
+            self.record.attach(number, self.member.name, hosts)
+            if found.get("sources") not in (None, content_name(request.sources)):
+                self.say(
+                    f"{request.label}: goes on with the sources with which it was started; they have changed since. "
+                    f"`{COMMAND} stop {request.slot}` ends it, and the next call starts it with the new ones."
+                )
         else:
             self.record.hosts = []
             if not (hosts := self.allocator.held_by(request.slot)):
@@ -195,6 +240,7 @@ class JobRun:
             if self.manager.claim is not None and self.manager.claim.lost:
                 raise self.manager.claim.lost
             number = self.record.next_launch(max(seen, default=0), self.member.name, hosts)
+        self.number = number
         workers = [pod.workers[host] for host in hosts]
         name = f"{request.slot}.l{number}"
         spec = await self._spec(pod, workers, name, number)
@@ -272,15 +318,23 @@ class JobRun:
             "TPU_JOB": request.slot,
             "TPU_LAUNCH": str(number),
             "TPU_PYTHON": pod.python,
+            "PYTHONFAULTHANDLER": "1",
             **request.environment,
         }
         about = {"slot": request.slot, "fingerprint": request.fingerprint, "label": request.label}
+        about |= {"sources": archives[0], "pod": f"{self.member.name}-{pod.incarnation}"}
         limits = {"grace": settings.grace, "lease": settings.lease, "runtime": request.runtime}
+        place = None
+        if request.outputs:
+            self.manager.capacity.last_words = request.outputs.last_words
+            place = request.outputs.place(about["pod"], request.environment.get("STORAGE_EMULATOR_HOST"))
         return {
             "argv": ["/bin/bash", "-c", request.command],
             "environment": environment,
             "path": pod.path,
             "sources": archives[0],
+            "record": place,
+            "stall": {"seconds": request.stall, "reports": request.reports},
             "about": {**about, "launch": number, "hosts": len(workers), "role": "main"},
             **limits,
         }
@@ -291,6 +345,8 @@ class JobRun:
             return result.reason
         if result.reason == "runtime":
             return f"it was stopped after {self.request.runtime / 60:g} minutes (resources: runtime)"
+        if result.reason == "stalled":
+            return f"it made no progress for {self.request.stall / 60:g} minutes (its stacks are in its logs)"
         if result.reason == "again":
             return "it stopped before its end and asked to be launched again"
         # A stopped job has some seconds left before its host goes, on which nothing must start.

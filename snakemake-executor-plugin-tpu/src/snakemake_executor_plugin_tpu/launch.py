@@ -45,6 +45,7 @@ class Launch:
     failed: Followed | None = None
     failed_rank: int = 0
     codes: set[int] = field(default_factory=set)
+    stacks: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
         self.tasks: dict[Worker, list[str]] = {self.workers[0]: [self.name]}
@@ -65,6 +66,8 @@ class Launch:
             if not main.done():
                 raise lost.result()
             followed = main.result()
+            if self.stacks:
+                await self.stacks
             await self._end_fans()
         finally:
             lost.cancel()
@@ -84,9 +87,12 @@ class Launch:
             ended=followed.exit.get("ended", 0.0),
         )
 
-    async def stop(self, grace: float, lease: float | None = None, but: Worker | None = None) -> None:
+    async def stop(
+        self, grace: float, lease: float | None = None, but: Worker | None = None, stacks: bool = False
+    ) -> None:
         tasks = ((worker, names) for worker, names in self.tasks.items() if worker is not but)
-        await asyncio.gather(*(one.stop(names, grace, lease) for one, names in tasks), return_exceptions=True)
+        stops = (one.stop(names, grace, lease, stacks) for one, names in tasks)
+        await asyncio.gather(*stops, return_exceptions=True)
 
     async def _follow(
         self, rank: int, task: str, spec: dict[str, Any] | None, on_frame: Callable[[dict[str, Any]], None]
@@ -112,6 +118,9 @@ class Launch:
                 self.rank0[name] = asyncio.get_running_loop().create_future()
                 self.fans[name] = asyncio.ensure_future(self._fan(frame))
                 self.fans[name].add_done_callback(lambda fan: self._on_fan_end(fan, lost))
+        elif "stalled" in frame:
+            others = self.stop(self.settings.grace, but=self.workers[0], stacks=True)
+            self.stacks = asyncio.ensure_future(others)
         elif name := frame.get("rank0"):
             self.codes.add(frame["code"])
             # A later controller has not seen the request, which is deleted when the job ends.
@@ -206,6 +215,7 @@ class Launch:
         variables = rank_variables(rank, len(self.workers), address, port)
         return {
             **self.spec,
+            **{"record": None, "stall": None},
             "argv": request["argv"],
             "directory": request["directory"],
             "environment": {**environment, **request["environment"], **variables},

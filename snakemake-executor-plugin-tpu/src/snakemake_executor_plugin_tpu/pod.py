@@ -22,6 +22,13 @@ from .ssh import Connection, Ssh, unreachable
 
 PACKAGE = Path(__file__).parent
 BEAT_SECONDS = 10.0
+# The place that every user of the host sees. Its owner, root, may create files in it for others (protected_regular).
+SHARE = (
+    "test -e /run/snakemake-tpu/shared/controller || { umask 022; "
+    "make='D=/run/snakemake-tpu/shared; mkdir -p $D && chmod 1777 $D && touch $D/controller && "
+    "chmod 666 $D/controller'; "
+    'sh -c "$make" || sudo -n sh -c "$make"; } 2>/dev/null'
+)
 TAIL_LINES = 20
 LONGEST_LINE = 8192
 # An OSError of the agent; the output of its programs may quote others.
@@ -79,7 +86,7 @@ class Worker:
         self._pushed.clear()  # a re-imaged host has lost them
         name = content_name(self._bundle)
         script = (
-            f"umask 077; mkdir -p {shlex.quote(self.folder)}/bin {shlex.quote(self.folder)}/sources && "
+            f"{SHARE}; umask 077; mkdir -p {shlex.quote(self.folder)}/bin {shlex.quote(self.folder)}/sources && "
             f"chmod 700 {shlex.quote(self.folder)} && cd {shlex.quote(self.folder)}/bin && "
             f"{{ test -d {name} || {{ rm -rf new-{name}-$$ && mkdir new-{name}-$$ && tar -xzf - -C new-{name}-$$ && "
             f"{{ mv -T new-{name}-$$ {name} 2>/dev/null || test -d {name}; }}; }}; }}"
@@ -143,8 +150,10 @@ class Worker:
     async def status(self, timeout: float = 15.0) -> dict[str, Any]:
         return await self.call("status", timeout)
 
-    async def stop(self, tasks: list[str] | None, grace: float, lease: float | None = None) -> dict[str, Any]:
-        return await self.call("stop", grace + 20, tasks=tasks, grace=grace, lease=lease)
+    async def stop(
+        self, tasks: list[str] | None, grace: float, lease: float | None = None, stacks: bool = False
+    ) -> dict[str, Any]:
+        return await self.call("stop", grace + 20, tasks=tasks, grace=grace, lease=lease, stacks=stacks)
 
     async def prepare_environment(
         self,
@@ -233,7 +242,7 @@ class Worker:
             followed.tail.append(text)
             on_line(text)
 
-    async def beat(self, connection: Connection) -> None:
+    async def beat(self, connection: Connection, word: Callable[[], bytes] = bytes) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            await connection.send(b"\n")
+            await connection.send(word() + b"\n")

@@ -54,9 +54,13 @@ class JobRecord:
 
     def next_launch(self, seen: int = 0, slice: str = "", hosts: Sequence[int] = ()) -> int:
         """Return a launch number that neither this machine nor the pod has used, and note where the launch goes."""
-        self.launch, self.slice, self.hosts = max(self.launch, seen) + 1, slice, list(hosts)
-        self.save()
+        self.attach(max(self.launch, seen) + 1, slice, hosts)
         return self.launch
+
+    def attach(self, launch: int, slice: str, hosts: Sequence[int]) -> None:
+        """Note a launch that was found on the pod."""
+        self.launch, self.slice, self.hosts = launch, slice, list(hosts)
+        self.save()
 
     def report(self, progress: str | None) -> None:
         if is_newer(progress, self.progress):

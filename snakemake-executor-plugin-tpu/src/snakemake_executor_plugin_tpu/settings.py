@@ -93,6 +93,14 @@ class ExecutorSettings(ExecutorSettingsBase):
     preemptions: int = _setting(50, "Relaunches of a job after preemption, which are no retries.")
     relaunches_without_progress: int = _setting(3, "Relaunches in a row without a newer checkpoint.")
     preemption_notice: int = _setting(30, "Seconds to wait for news of a preemption after exit code 143.")
+    runtime_minutes: int = _setting(
+        1440, "Minutes for a launch of a rule without the resource `runtime`; 0: no limit."
+    )
+    stall: float = _setting(
+        60.0,
+        "Minutes without new progress after which a job is stopped, with its stacks in its logs, and launched again; "
+        "0: never. The resource `stall` of a rule goes first, and also covers the time until its first report.",
+    )
     stream: str = _setting("all", "Logs to show live: all ranks, first or none.")
 
     on_preemption: str | None = _setting(None, "Shell command for a preemption; its input is a sentence.")

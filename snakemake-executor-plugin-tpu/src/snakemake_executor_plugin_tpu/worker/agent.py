@@ -78,6 +78,9 @@ def _send_updates(folder: Path, sent: dict[str, Any]) -> None:
             sent[path.name] = True
             started = path.with_suffix(".started").exists()
             send({"request": path.stem, "started": started, **json.loads(text)})
+    if "stalled" not in sent and (folder / "stalled").exists():
+        sent["stalled"] = True
+        send({"stalled": True})
     for path in sorted((folder / "requests").glob("*.rank0")):
         if path.name not in sent:
             sent[path.name] = True
@@ -98,6 +101,8 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
             # If this process dies now, the shortened lease still ends the task.
             if lease is not None:
                 tasks.write_atomically(folder / "lease", str(lease))
+            if request.get("stacks"):
+                (folder / "stacks").touch()
             tasks.write_atomically(folder / "stop", str(grace))
         except OSError:
             number = signal.SIGTERM  # the disk is full
@@ -130,7 +135,8 @@ def status(_request: dict[str, Any]) -> dict[str, Any]:
         "owner": tasks.owner_of_pod(),
         "guard": json.loads(tasks.read(tasks.ACTIVE.with_name("guard.json")) or "null"),
         "disk_free": shutil.disk_usage(tasks.root()).free,
-        "tasks": {folder.name: _describe(folder) for folder in tasks.task_folders()},
+        "tasks": {folder.name: _describe(folder) for folder in tasks.task_folders()}
+        | tasks.tasks_of_others(),
     }
 
 

@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,16 +19,26 @@ TROUBLE = (urllib.error.URLError, ssl.SSLError, ConnectionError, TimeoutError, H
 PAUSES = (1.0, 4.0, 16.0, 64.0)  # seconds before a request is repeated
 
 
+def reason_of(error: urllib.error.HTTPError) -> str:
+    """Return Google's own reason for a refusal: a missing role, a retention policy, a key, a project to bill."""
+    text = error.read().decode(errors="replace")
+    error.close()
+    try:
+        return str(json.loads(text)["error"]["message"])[:300]
+    except (ValueError, KeyError, TypeError):
+        return text[:300]
+
+
 class Bucket:
     """The objects below one gs:// address; `api` is the address of an emulator, which needs no token."""
 
-    def __init__(self, url: str, api: str | None = None):
+    def __init__(self, url: str, api: str | None = None, pauses: Sequence[float] = PAUSES):
         scheme, _, rest = url.partition("://")
         if scheme != "gs" or not rest:
             raise ValueError(f"{url!r} is not an address in Cloud Storage: write gs://BUCKET/FOLDER")
         self.name, _, prefix = rest.partition("/")
         self.prefix = prefix.rstrip("/") + "/" if prefix else ""
-        self.api, self.emulated = (api or API).rstrip("/"), bool(api)
+        self.api, self.emulated, self.pauses = (api or API).rstrip("/"), bool(api), pauses
 
     def _open(self, path: str, data: BinaryIO | None = None, size: int = 0) -> Any:
         headers = {"Content-Length": str(size)} if data else {}
@@ -45,20 +55,19 @@ class Bucket:
             OSError: it never succeeded.
             RuntimeError: the bucket refuses it.
         """
-        for pause in (*PAUSES, 0.0):
+        for pause in (*self.pauses, 0.0):
             try:
                 return transfer()
             except TROUBLE as error:
                 problem, code = error, 503
                 if isinstance(error, urllib.error.HTTPError):
-                    code = error.code
-                    error.close()
+                    code, reason = error.code, reason_of(error)
                 if code == 404:
                     return False
                 if code < 500 and code != 429:
                     raise RuntimeError(
-                        f"gs://{self.name} answers {code} to this host's service account: it needs "
-                        "roles/storage.objectUser on the bucket"
+                        f"gs://{self.name} answers {code} to this host's service account ({reason}): unless that says "
+                        "otherwise, it needs roles/storage.objectUser on the bucket"
                     ) from None
             time.sleep(pause)
         raise OSError(errno.EIO, f"gs://{self.name} does not answer ({problem})")
@@ -78,14 +87,21 @@ class Bucket:
 
         return self._repeat(transfer)
 
-    def upload(self, name: str, path: Path) -> None:
-        """Upload a file; the object appears when it is complete."""
+    def put(self, name: str, data: BinaryIO, size: int) -> dict[str, Any]:
+        """Upload an object, which appears when it is complete; return its description."""
+        found: dict[str, Any] = {}
 
         def transfer() -> bool:
-            query = urllib.parse.urlencode({"uploadType": "media", "name": self.prefix + name})
-            with open(path, "rb") as file:
-                self._open(f"/upload/storage/v1/b/{self.name}/o?{query}", file, path.stat().st_size).close()
+            data.seek(0)
+            with self._open(self.upload_path(name), data, size) as answer:
+                found.update(json.load(answer))
             return True
 
         if not self._repeat(transfer):
             raise RuntimeError(f"There is no bucket gs://{self.name}")
+        return found
+
+    def upload_path(self, name: str) -> str:
+        """Return the path of a request that uploads an object."""
+        query = urllib.parse.urlencode({"uploadType": "media", "name": self.prefix + name})
+        return f"/upload/storage/v1/b/{self.name}/o?{query}"

@@ -16,6 +16,8 @@ from .agent import send, serve
 from .tasks import note_activity, owner_of_pod, owner_path
 
 LOOK_SECONDS = 5.0
+BUSY = b"b"  # in the heartbeat of a controller with jobs for the pod; one without lets it become idle
+BUSY_SECONDS = 30.0
 
 
 def hold(owner: dict[str, Any]) -> None:
@@ -37,13 +39,16 @@ def hold(owner: dict[str, Any]) -> None:
         file.write(json.dumps(owner))
         file.flush()
         send({"answer": {"owner": None}})
-        heard, patience = time.monotonic(), float(owner["patience"])
+        heard = busy = time.monotonic()
+        patience = float(owner["patience"])
         while (left := heard + patience - time.monotonic()) > 0:
-            note_activity()
+            if time.monotonic() - busy < BUSY_SECONDS:
+                note_activity()
             if select.select([0], [], [], min(left, 1.0))[0]:
-                if not os.read(0, 4096):
+                if not (data := os.read(0, 4096)):
                     return
                 heard = time.monotonic()
+                busy = heard if BUSY in data else busy
                 os.utime(owner_path())
 
 

@@ -58,7 +58,8 @@ def prepare(
                 if bucket and keep and "/" not in python:
                     say(f"Storing {archive.name} in {store}")
                     pack(folder, archive)
-                    bucket.upload(archive.name, archive)
+                    with open(archive, "rb") as file:
+                        bucket.put(archive.name, file, archive.stat().st_size)
         finally:
             archive.unlink(missing_ok=True)
         (folder / "complete").touch()

@@ -47,13 +47,16 @@ def ask(url: str, method: str = "GET", token: str = "", data: bytes | None = Non
         raise OSError(f"{type(error).__name__}: {error}") from None
 
 
-def last_activity() -> float:
-    """Return a time stamp that changes while jobs run, a controller is connected or somebody types on a terminal."""
-    latest = 0.0
+def marks() -> dict[Path, float]:
+    """Return the times of files that change while jobs run, a controller has jobs or somebody types on a terminal.
+
+    Only a change counts, by the guard's own clock: a mark may be from the future.
+    """
+    found = {}
     for path in [*RUN.glob("active/*"), *Path("/dev/pts").glob("[0-9]*")]:
         with contextlib.suppress(OSError):
-            latest = max(latest, path.stat().st_mtime)
-    return latest
+            found[path] = path.stat().st_mtime
+    return found
 
 
 class Guard:
@@ -65,7 +68,7 @@ class Guard:
         self.pause = min(MOST_SECONDS, self.limit / 5 if self.limit else MOST_SECONDS)
         # Idle time uses the monotonic clock: the other one may be set at boot.
         self.started = self.changed = time.monotonic()
-        self.seen = last_activity()
+        self.seen = marks()
         self.heard: dict[int, tuple[float, float]] = {}
         self.error = ""
         self.checked = False
@@ -79,7 +82,7 @@ class Guard:
         return hmac.new(self.orders["secret"].encode(), text.encode(), hashlib.sha256).hexdigest()
 
     def idle(self) -> float:
-        now, seen = time.monotonic(), last_activity()
+        now, seen = time.monotonic(), marks()
         if seen != self.seen:
             self.seen, self.changed = seen, now
         return now - self.changed
@@ -161,10 +164,13 @@ class Guard:
             return f"it has been idle for {idle:.0f} s"
         return ""
 
+    def token(self) -> str:
+        return str(json.loads(ask(f"{METADATA}instance/service-accounts/default/token"))["access_token"])
+
     def call(self, method: str, what: str, data: bytes | None = None) -> tuple[int, str]:
         """Call the TPU API; return the status code and the answer."""
         try:
-            token = json.loads(ask(f"{METADATA}instance/service-accounts/default/token"))["access_token"]
+            token = self.token()
         except (OSError, ValueError, KeyError) as error:
             self.error = (
                 f"its service account gets no token ({error}): set tpu-service-account to an account that is enabled, "
@@ -203,6 +209,12 @@ class Guard:
     def is_young(self) -> bool:
         """Whether the other hosts may still be booting."""
         return time.monotonic() - self.started <= 6 * self.pause
+
+    def leave_word(self, why: str) -> None:
+        """Write why the pod ends to the bucket: a controller that was away must not take it for a person's."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            url = (RUN / "active" / "last-words").read_text()
+            ask(url, "POST", self.token(), json.dumps({"why": why}).encode())
 
     def delete(self) -> None:
         """Delete the pod: the queued resource with its node, or the node alone, which ends the costs as well."""
@@ -247,6 +259,7 @@ class Guard:
             why = self.why_delete()
             if why and time.monotonic() > self.retry_at:
                 self.retry_at = time.monotonic() + min(RETRY_SECONDS, 6 * self.pause)
+                self.leave_word(why)
                 self.delete()
 
 

@@ -13,10 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .tasks import Lease, note_activity, read, root, write_atomically, write_exit
+from .record import Record
+from .tasks import Lease, list_for_all, note_activity, read, root, write_atomically, write_exit
 
 LIBTPU_LOCK = Path("/tmp/libtpu_lockfile")
 PR_SET_CHILD_SUBREAPER = 36
+STACKS_SECONDS = 3.0
 
 
 def descendants(pid: int) -> list[int]:
@@ -55,7 +57,9 @@ class Supervisor:
 
     def __init__(self, folder: Path, spec: dict[str, Any]):
         self.folder, self.spec, self.lease = folder, spec, Lease(folder)
+        self.record = Record(spec.get("record"), spec.get("about", {}), self._log)
         self.shutting_down = False
+        self.progress: str | None = None
         self.code: int | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -63,6 +67,7 @@ class Supervisor:
         started = time.time()
         try:
             self._prepare()
+            self.record.start()
             self._start()
             code, reason = self._supervise()
         except Exception as error:
@@ -72,8 +77,14 @@ class Supervisor:
         self._reap()
         clear_libtpu_lock()
         self._forget_secrets()
-        record = {"code": code, "reason": reason, "started": started, "ended": time.time()}
-        write_exit(self.folder, record)
+        exit = {"code": code, "reason": reason, "started": started, "ended": time.time()}
+        # First where it outlives this host. Somebody waits for the end of a job that was stopped.
+        if reason != "stopped":
+            with contextlib.suppress(Exception):
+                self.record.end(self.folder / "log", exit)
+        write_exit(self.folder, exit)
+        if self.listed:
+            Path(self.listed.name).unlink(missing_ok=True)
 
     def _forget_secrets(self) -> None:
         """Remove the job's variables from the disk and keep its description."""
@@ -95,6 +106,7 @@ class Supervisor:
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, self._on_sigterm)
         write_atomically(self.folder / "pid", str(os.getpid()))
+        self.listed = list_for_all(self.folder.name, self.spec.get("about", {}))
 
     def _on_sigterm(self, *_: Any) -> None:
         # The worker is being shut down: a preemption begins like this.
@@ -134,7 +146,7 @@ class Supervisor:
             )
 
     def _supervise(self) -> tuple[int, str]:
-        self.started = time.monotonic()
+        self.started = self.moved = time.monotonic()
         while True:
             note_activity()
             if (code := self._reap()) is not None:
@@ -144,6 +156,8 @@ class Supervisor:
                 return code, "shutdown" if self.shutting_down and code else "exited"
             if (why := self._reason_to_stop()) is not None:
                 self._log(f"stopping the job: {why}")
+                if why == "stalled" or (self.folder / "stacks").exists():
+                    self._show_stacks(why)
                 return self._stop(), why
             self._wait(1.0)
 
@@ -170,7 +184,34 @@ class Supervisor:
         runtime = float(self.spec.get("runtime") or 0)
         if runtime and time.monotonic() > self.started + runtime:
             return "runtime"
+        if self._has_stalled():
+            return "stalled"
         return "lease" if self.lease.has_expired() else None
+
+    def _has_stalled(self) -> bool:
+        """Whether the job has reported nothing new for too long; a job that never reports does not stall."""
+        now, stall, progress = time.monotonic(), self.spec.get("stall") or {}, read(self.folder / "progress")
+        if progress != self.progress:
+            self.progress, self.moved = progress, now
+        limit = float(stall.get("seconds", 0)) if progress or stall.get("reports") else 0.0
+        return limit > 0 and now - self.moved > limit
+
+    def _show_stacks(self, why: str) -> None:
+        """Let the job's Python processes write their stacks to the log, which ends them.
+
+        PYTHONFAULTHANDLER handles SIGABRT even within a call that never returns; Snakemake itself is left out.
+        """
+        if why == "stalled" and any((self.folder / "requests").iterdir()):
+            (self.folder / "stalled").touch()
+            self._wait(STACKS_SECONDS)  # in which the controller asks the other ranks
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(OSError, IndexError):
+                caught = Path(f"/proc/{pid}/status").read_text().split("SigCgt:")[1].split()[0]
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if int(caught, 16) >> (signal.SIGABRT - 1) & 1 and b"snakemake_job.py" not in command:
+                    os.kill(pid, signal.SIGABRT)
+                    os.kill(pid, signal.SIGCONT)
+        self._wait(1.0)
 
     def _stop(self) -> int:
         grace = float(read(self.folder / "stop") or self.spec.get("grace", 10))

@@ -4,22 +4,26 @@ spec.json   what to run                    log        its output, stdout and std
 lease       seconds it may run unattended  progress   the job's newest checkpoint
 alive       locked by the supervisor       exit       the exit record
 stop        grace period of a stop request requests/  requests of `tpurun` to the controller
+stalled     the job makes no progress      stacks     a stop request wants the stacks of its processes
 bin/        first on the job's PATH        work/      the job's working directory
 status      one line by the job about its state
 """
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 EXIT_BYTES = 512
 ACTIVE = Path("/run/snakemake-tpu/active")
+SHARED = Path("/run/snakemake-tpu/shared")
+"""What every user and every tpu-folder of this host sees: the claim and the running tasks (made by `Worker.deploy`)."""
 
 
 def root() -> Path:
@@ -86,8 +90,12 @@ def read_exit(folder: Path) -> dict[str, Any] | None:
 
 def is_supervised(folder: Path) -> bool:
     """Whether the task's supervisor lives: it holds a lock until it ends."""
+    return is_locked(folder / "alive")
+
+
+def is_locked(path: Path) -> bool:
     try:
-        with open(folder / "alive") as file:
+        with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
     except BlockingIOError:
@@ -132,20 +140,39 @@ class Lease:
         return bool(seconds) and time.monotonic() - self.since > seconds
 
 
+def list_for_all(name: str, about: dict[str, Any]) -> TextIO | None:
+    """Show a running task to other users and folders for as long as this process lives."""
+    with contextlib.suppress(OSError):
+        owner = hashlib.sha256(str(root()).encode()).hexdigest()[:8]
+        file = open(SHARED / f"{owner}-{name}", "w")  # noqa: SIM115 (locked until the supervisor ends)
+        os.fchmod(file.fileno(), 0o644)
+        file.write(json.dumps({**about, "root": str(root())}))
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return file
+    return None
+
+
+def tasks_of_others() -> dict[str, dict[str, Any]]:
+    """Return what other users and folders run on this host."""
+    found = {}
+    for path in SHARED.glob("*-*"):
+        with contextlib.suppress(ValueError):
+            about = json.loads(read(path) or "{}")
+            if about.get("root", str(root())) != str(root()) and is_locked(path):
+                other = {"role": "other", "state": "running", "slot": f"{about.get('slot')}@{about['root']}"}
+                found[path.name] = {**about, **other, "exit": None, "unattended": 0.0}
+    return found
+
+
 def owner_path() -> Path:
     """Return the file that the controller's claim keeps locked."""
-    return root() / "controller"
+    return (SHARED if SHARED.is_dir() else root()) / "controller"
 
 
 def owner_of_pod() -> dict[str, Any] | None:
     """Return the controller that holds the pod and how many seconds it has been silent; None if there is none."""
-    try:
-        with open(owner_path()) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return None
-    except BlockingIOError:
-        pass
-    except OSError:
+    if not is_locked(owner_path()):
         return None
     try:
         silent = time.time() - owner_path().stat().st_mtime
