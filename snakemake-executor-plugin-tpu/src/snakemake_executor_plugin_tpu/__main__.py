@@ -152,6 +152,7 @@ class Cli:
             print(
                 f"{worker.host:6} {status['load']:6.1f} {status['cpus']:5d} {used / 2**30:6.1f}/{total / 2**30:5.1f} G "
                 f"{status['disk_free'] / 2**30:7.1f} G   {_describe(status['tasks'])}"
+                + (f"; set aside: {status['aside']}" if status.get("aside") else "")
             )
         return 0
 
@@ -212,11 +213,13 @@ class Cli:
     async def _check_free(self) -> None:
         force = "`down --force` deletes the pod anyway."
         try:
-            owner = (await self._existing()).status[0]["owner"]
+            pod = await self._existing()
         except (PodError, Unreachable) as error:
             raise PodError(f"It is unknown whether somebody uses the pod: {error} {force}") from None
-        if owner:
+        if owner := pod.status[0]["owner"]:
             raise PodError(f"The pod is in use by the Snakemake of {name_of(owner)}. Stop it first; {force}")
+        if others := [task["slot"] for task in pod.found() if task.get("role") == "other"]:
+            raise PodError(f"The pod runs {', '.join(others)}, which somebody else has started. {force}")
 
     async def environment(self) -> None:
         """Build the jobs' environment for the hosts here, and upload it."""

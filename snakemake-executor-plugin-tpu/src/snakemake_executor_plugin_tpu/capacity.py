@@ -117,7 +117,8 @@ class Capacity:
         return state.is_absent or state.call in ("", self.cloud.call)
 
     def _is_final(self, error: Exception) -> bool:
-        return is_refused(error) and not (self.granted and is_quota(error))
+        ended = "limit: 0" in str(error).lower()  # the grant, for good
+        return is_refused(error) and (ended or not (self.granted and is_quota(error)))
 
     async def _pause(self, error: Exception, last: float) -> float:
         """Wait before the next request, twice as long each time; raise if another one cannot succeed."""

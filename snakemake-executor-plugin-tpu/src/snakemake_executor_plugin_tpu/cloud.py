@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .allocation import slice_of
-from .errors import CloudError, Offline, explain, is_transient, red, short
+from .errors import CloudError, NoHostKeys, Offline, explain, is_transient, red, short
 from .google import auth, gx, tpu_v2
 from .keys import public_half
 from .settings import ExecutorSettings
@@ -30,7 +30,7 @@ PATIENCE = 120.0  # seconds, for people; a study waits for hours
 QUEUE_SECONDS = 86400
 KEY_PAUSES = (1.0, 2.0, 4.0, 8.0, *[15.0] * 11)  # three minutes: a host may boot more slowly than the others
 REMIND_SECONDS = 3600.0
-SLOW_DELETION = 600.0  # seconds after which a deletion is reported
+SLOW_DELETION = 20.0  # seconds after which a deletion is reported
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,11 @@ class PodState:
 
     def __str__(self) -> str:
         return f"node {self.node}, queued resource {self.queued}" + (f" ({self.error})" if self.error else "")
+
+
+def word(value: Any) -> str:
+    """Return the name of a state; one that this client does not know yet comes as a number."""
+    return str(getattr(value, "name", f"UNKNOWN_{value}"))
 
 
 def guard_metadata(settings: ExecutorSettings, zone: str) -> dict[str, str]:
@@ -208,14 +213,14 @@ class TpuCloud:
             addresses = tuple(point.access_config.external_ip for point in node.network_endpoints)
             if self.settings.internal_ips or not any(addresses):
                 addresses = internal
-            state = {"node": node.state.name, "health": node.health.name, "incarnation": str(node.id)}
+            state = {"node": word(node.state), "health": word(node.health), "incarnation": str(node.id)}
             # which may be a full resource name
             kind = node.accelerator_type.rpartition("/")[2]
             state |= {"addresses": addresses, "internal": internal, "accelerator_type": kind}
         if queued is not None:
             error = queued.state.failed_data.error
-            state |= {"queued": queued.state.state.name, "error": error.message, "error_code": error.code}
-            state["by_user"] = queued.state.state_initiator.name == "USER"
+            state |= {"queued": word(queued.state.state), "error": error.message, "error_code": error.code}
+            state["by_user"] = word(queued.state.state_initiator) == "USER"
             nodes += [spec.node for spec in queued.tpu.node_spec]
         labels = [dict(each.labels) for each in nodes]
         state["created_here"] = any(LABEL.items() <= each.items() for each in labels)
@@ -237,7 +242,7 @@ class TpuCloud:
             # A host publishes its keys some time after boot.
             await asyncio.sleep(min(pause, self.poll_seconds[1]))
         if not all(keys) and not trust_first_key:
-            raise CloudError(
+            raise NoHostKeys(
                 f"The TPU API does not know the host keys of pod {self.name}: it was created without the metadata "
                 "enable-guest-attributes=TRUE. Set tpu-trust-first-key: true to trust the first key of each host."
             )
@@ -252,7 +257,7 @@ class TpuCloud:
         except CloudError as error:
             if trust_first_key:
                 return ()
-            raise CloudError(
+            raise NoHostKeys(
                 f"{error} Or set tpu-trust-first-key: true to trust the first key of each host."
             ) from None
         items = [item for attribute in answer.guest_attributes for item in attribute.query_value.items]

@@ -25,6 +25,10 @@ class Offline(CloudError):
     """The cloud cannot be reached, or does not answer."""
 
 
+class NoHostKeys(CloudError):
+    """The API does not give the hosts' ssh keys."""
+
+
 class DeletedByUser(CloudError):
     """Somebody deleted the pod on purpose."""
 

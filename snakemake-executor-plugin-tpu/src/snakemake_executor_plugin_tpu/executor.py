@@ -64,18 +64,24 @@ def read_secrets(name: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def noting_interrupts() -> Iterator[list[int]]:
-    """Note each SIGINT besides raising KeyboardInterrupt, which Snakemake's log handler swallows."""
+    """Note each SIGINT and SIGTERM besides raising KeyboardInterrupt, which Snakemake's log handler swallows."""
     noted: list[int] = []
 
     def note(number: int, _: object) -> None:
         noted.append(number)
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGINT, note)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = {number: signal.signal(number, note) for number in numbers}
     try:
         yield noted
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number in numbers:
+            signal.signal(number, previous[number])
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 class Executor(RemoteExecutor):
@@ -129,6 +135,9 @@ class Executor(RemoteExecutor):
         return arguments
 
     def run_job(self, job: Any) -> None:
+        # Here, as Snakemake's scheduler has set its own handler by now: SIGTERM is a Ctrl-C of a service manager.
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGTERM, interrupt)
         slot = slot_of(job)
         info = SubmittedJobInfo(job, external_jobid=slot, aux={"submitted": time.time()})
         try:
@@ -276,7 +285,6 @@ class Executor(RemoteExecutor):
             self.logger.error(f"The pod does not answer: {rest}")
         except KeyboardInterrupt:
             self.logger.error(f"Not waiting for the pod any longer: {rest}")
-            raise
 
     async def _cancel(self, runs: list[JobRun]) -> None:
         await asyncio.gather(*(run.cancel() for run in runs), return_exceptions=True)

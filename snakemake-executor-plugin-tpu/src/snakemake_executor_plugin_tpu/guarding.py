@@ -15,7 +15,8 @@ HOOK_SECONDS = 30.0
 
 
 def cost(settings: ExecutorSettings, accelerator_type: str) -> str:
-    chips, price = slice_of(accelerator_type).chips, settings.price(accelerator_type)
+    chips = slice_of(accelerator_type or settings.accelerator_type).chips
+    price = settings.price(accelerator_type)
     if price is None:
         return f"costs money ({chips} chips; with tpu-prices this says how much)"
     return f"costs {chips * price:,.2f} USD an hour"

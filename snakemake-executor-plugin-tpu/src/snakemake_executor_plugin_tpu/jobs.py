@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from .allocation import Allocator, libtpu_variables, slice_of
 from .errors import COMMAND, DOWN, HostKeyError, PodError, TaskLost, TaskSilent, Unreachable
+from .health import EARLY_SECONDS, SUSPECTS, Place
 from .launch import Launch, LaunchResult
 from .lifecycle import LEAST_DISK, Pod, PodManager, hosts_of
 from .outputs import Outputs
@@ -25,6 +27,7 @@ TERMINATED = 143
 CANCEL_SECONDS = 5.0
 CANCELLED_LEASE = 120.0  # seconds for which a job that could not be stopped goes on
 API_SECONDS = 1.5  # longer than an answer of the API is cached
+CHECK_SECONDS, CHECK_PAUSE = 600.0, 600.0  # for a check of a host that was set aside, and between two
 OUT_OF_MEMORY = re.compile(
     "(?i)resource_exhausted|out of memory|OutOfMemory|MemoryError|cannot allocate memory"
 )
@@ -256,7 +259,56 @@ class JobRun:
             on_line=self._show,
         )
         self.launches.append(self.launch)
-        return await self.launch.run()
+        if len(hosts) > 1 and (aside := self.pool.health.words(self.member.name)):
+            self.say(f"{request.label}: takes all hosts of {self.member.name}, although {aside}")
+        result = await self.launch.run()
+        await self._note_health(pod, hosts, result)
+        return result
+
+    async def _note_health(self, pod: Pod, hosts: list[int], result: LaunchResult) -> None:
+        """Set the host aside if jobs of different names have failed early there, until it passes a check."""
+        health, place = self.pool.health, (self.member.name, hosts[0])
+        early = result.ended - result.started < EARLY_SECONDS and result.reason == "exited"
+        every = sum(member.hosts for member in self.pool.members)
+        if len(hosts) > 1 or (result.code and not early) or await self.manager.why_gone(pod):
+            return
+        if health.note(self.request.slot, place, bool(result.code), every):
+            last = next((line for line in reversed(result.tail) if line.strip()), "")
+            why = f"{SUSPECTS} jobs failed there within {EARLY_SECONDS:.0f} s and nowhere else ({last.strip()[:120]})"
+            health.set_aside(place, f"{why}{await self.manager.unhealthy()}")
+            worker = pod.workers[hosts[0]]
+            with contextlib.suppress(Unreachable, PodError):
+                await worker.call("aside", why=why)
+            if self.settings.check:
+                self.pool.checks.add(asyncio.ensure_future(self._check_host(pod, place, worker)))
+
+    async def _check_host(self, pod: Pod, place: Place, worker: Worker) -> None:
+        """Run tpu-check on a host that was set aside until it passes and the API calls the pod healthy."""
+        assert self.launch
+        about = {
+            "slot": "check",
+            "label": "check",
+            "launch": 0,
+            "hosts": 1,
+            "role": "check",
+            "fingerprint": "",
+        }
+        spec = {**self.launch.spec, "argv": ["/bin/bash", "-c", self.settings.check], "about": about}
+        spec |= {"record": None, "stall": None, "runtime": CHECK_SECONDS}
+        for number in itertools.count(1):
+            name = f"check-{place[1]}.{time.time():.0f}.{number}"
+            log, most = self.logs / f"{name}.log", CHECK_SECONDS
+            try:
+                gone = partial(self.manager.why_gone, pod)
+                ended = await worker.follow(name, spec, log, patience=most, lease=most, is_gone=gone)
+            except (TaskLost, PodError):
+                return
+            if not ended.exit["code"] and not await self.manager.unhealthy():
+                with contextlib.suppress(Unreachable, PodError):
+                    await worker.call("aside", why="")
+                self.pool.restore(place)
+                return
+            await asyncio.sleep(CHECK_PAUSE)
 
     def _check_silent(self, pod: Pod) -> None:
         """Raise PodError if the job may still run on a silent host, or needs one."""
@@ -391,6 +443,8 @@ class JobRun:
         host = result.host if len(self.pool.members) == 1 else f"{result.host} of {self.member.name}"
         where = f"rank {result.rank} on {host}" if self.request.hosts > 1 else host
         message = f"{where} ended with exit code {result.code} ({result.reason})."
+        if self.request.hosts > 1 and (aside := self.pool.health.words(self.member.name)):
+            message += f" {aside}."
         if ran_out_of_memory(result.code, result.tail):
             message += " It ran out of memory: use fewer rows per chip, or rematerialise."
         message += f" Its last lines:{lines}\n" if lines else ""

@@ -21,12 +21,13 @@ from .errors import (
     HostKeyError,
     HostsSilentError,
     LoginRefused,
+    NoHostKeys,
     Offline,
     PodError,
     Unreachable,
     red,
 )
-from .guarding import prove_guard, remaining, run_hook
+from .guarding import cost, prove_guard, remaining, run_hook
 from .pod import Worker, content_name
 from .settings import ExecutorSettings
 from .ssh import Ssh, host_name, try_ssh, write_config
@@ -107,6 +108,7 @@ class PodManager:
         self._ended: PodError | None = None
         self._count, self._entered, self._unknown = 0, False, ""
         self._state: tuple[float, PodState] | None = None
+        self._reached: tuple[str, ...] = ()  # the addresses with which the hosts were reached last
 
     async def ready(self) -> Pod:
         while self.current is None:
@@ -169,6 +171,12 @@ class PodManager:
         await self.cloud.close()
         return left
 
+    async def unhealthy(self) -> str:
+        """Return in words that the API calls the pod unhealthy, or an empty string."""
+        await self.why_gone()
+        health = self._state[1].health if self._state else ""
+        return "" if health in HEALTHY else f"; the TPU API says {health}"
+
     async def why_gone(self, pod: Pod | None = None) -> str | None:
         """Return why the pod (in this incarnation) is gone, if the API says so; cached for a second."""
         now = time.monotonic()
@@ -185,6 +193,8 @@ class PodManager:
         state = self._state[1]
         if state.is_ready and pod is not None and state.incarnation != pod.incarnation:
             return "the pod was created again"
+        if state.is_ready and self._reached not in ((), state.addresses):
+            return "a host of the pod was replaced: it has another address"
         return None if state.is_ready else f"the pod is gone: {state}"
 
     async def _bring_up(self) -> Pod:
@@ -255,6 +265,12 @@ class PodManager:
             self._check_type(state)
             try:
                 return await self._connect(BOOT_SECONDS, new=True)
+            except NoHostKeys as error:
+                if not (self._is_ours(state) and self.claim):
+                    raise
+                await self._delete(state)
+                bill = cost(self.settings, "")
+                raise CloudError(f"{error} So the new pod, which {bill}, was deleted again.") from None
             except HostsSilentError:
                 # Nothing has run on a pod of this call. If no host answers, the cause is a firewall or this machine.
                 new = self._is_ours(state) and state.incarnation != before
@@ -320,6 +336,7 @@ class PodManager:
         settings, cloud = self.settings, self.cloud
         user, key = settings.login
         endpoints = await cloud.endpoints(settings.trust_first_key)
+        self._reached = tuple(endpoint.address for endpoint in endpoints)
         config = write_config(
             self.folder / "ssh" / str(self._count + 1),
             endpoints,

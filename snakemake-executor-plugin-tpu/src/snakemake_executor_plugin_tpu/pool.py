@@ -7,6 +7,7 @@ from typing import Any
 
 from .allocation import Allocator
 from .errors import PodError, Unreachable
+from .health import Health
 from .lifecycle import Pod, PodManager
 from .records import JobRecord
 from .settings import ExecutorSettings
@@ -60,10 +61,13 @@ class Pool:
 
     def __init__(self, members: list[Member], say: Callable[[str], None]) -> None:
         self.members, self.say = members, say
+        self.health = Health(say)
+        self.checks: set[asyncio.Future[None]] = set()
         self._queue: list[tuple[str, int, asyncio.Future[Member]]] = []
         self._looked: asyncio.Future[None] | None = None
         for member in members:
             member.allocator.on_release = self.serve
+            member.watch.on_aside = self._known_aside
 
     @property
     def sizes(self) -> set[int]:
@@ -106,7 +110,17 @@ class Pool:
     def lost(self, member: Member, pod: Pod, why: str) -> None:
         """Start to recover a lost slice; its jobs go to the first slice that has room."""
         member.manager.lose(pod, why)
+        self.health.forget(member.name)
         self._start(member)
+
+    def _known_aside(self, place: tuple[str, int], why: str) -> None:
+        if place not in self.health.aside:
+            self.health.set_aside(place, why)
+
+    def restore(self, place: tuple[str, int]) -> None:
+        """Give jobs again to a host that was set aside."""
+        self.health.restore(place)
+        self.serve()
 
     def serve(self) -> None:
         """Give free hosts to the waiting jobs and start slices for the others."""
@@ -116,10 +130,13 @@ class Pool:
                 continue
             up = [m for m in self.members if m.fits(hosts) and m.is_up and m not in reserved]
             # Small slices first: a job may need the whole of a large one.
-            room = [m for m in sorted(up, key=lambda m: m.hosts) if len(m.allocator.free) >= hosts]
+            room = [
+                (m, free) for m in sorted(up, key=lambda m: m.hosts) if (free := self._room(m, job, hosts))
+            ]
             if room:
-                room[0].allocator.take(job, room[0].allocator.free[:hosts])
-                future.set_result(room[0])
+                member, free = room[0]
+                member.allocator.take(job, free)
+                future.set_result(member)
                 continue
             if hosts > 1 and up:
                 # Later jobs for one host would starve a job for a whole slice.
@@ -127,6 +144,15 @@ class Pool:
             waiting.append((job, hosts, future))
         self._queue = waiting
         self._start_for(waiting)
+
+    def _room(self, member: Member, job: str, hosts: int) -> list[int]:
+        """Return free hosts for a job, or none. A job for a whole slice takes hosts that were set aside as well."""
+        free = member.allocator.free
+        if hosts == 1:
+            places = [(m.name, host) for m in self.members if m.is_up for host in range(m.hosts)]
+            usable = self.health.usable(job, places)
+            free = [host for host in free if (member.name, host) in usable]
+        return free[:hosts] if len(free) >= hosts else []
 
     def _start_for(self, waiting: list[tuple[str, int, asyncio.Future[Member]]]) -> None:
         coming = {member: member.hosts for member in self.members if member.starting}
@@ -180,4 +206,4 @@ class Pool:
             if member.starting is not None:
                 member.starting.cancel()
         left = await asyncio.gather(*(member.manager.close() for member in self.members))
-        return "\n".join(line for line in left if line)
+        return "\n".join(line for line in (self.health.words(), *left) if line)

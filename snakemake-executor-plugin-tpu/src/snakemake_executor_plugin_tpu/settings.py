@@ -103,6 +103,10 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     stream: str = _setting("all", "Logs to show live: all ranks, first or none.")
 
+    check: str = _setting(
+        "",
+        "Shell command that proves a host which was set aside, after failures of different jobs; then it serves again.",
+    )
     on_preemption: str | None = _setting(None, "Shell command for a preemption; its input is a sentence.")
 
     def __post_init__(self) -> None:

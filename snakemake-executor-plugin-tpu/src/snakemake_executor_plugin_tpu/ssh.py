@@ -23,9 +23,29 @@ CLOSE_SECONDS = 5.0
 LONGEST_SOCKET = "x" * 57
 SOCKET_PLACES = ("/tmp", "~/.ssh")
 HELD: dict[Path, TextIO] = {}  # the locks of this process's folders
+# The first value of an option counts: what could make a command interactive, local or another one comes first.
 OPTIONS = """\
+IgnoreUnknown SessionType,StdinNull,ForkAfterAuthentication,KnownHostsCommand,EnableEscapeCommandline
 Host *
   BatchMode yes
+  RemoteCommand none
+  RequestTTY auto
+  SessionType default
+  StdinNull no
+  ForkAfterAuthentication no
+  PermitLocalCommand no
+  Tunnel no
+  AddKeysToAgent no
+  KnownHostsCommand none
+  VerifyHostKeyDNS no
+  UpdateHostKeys no
+  HostbasedAuthentication no
+  PubkeyAuthentication yes
+  PreferredAuthentications publickey
+  CanonicalizeHostname no
+  CheckHostIP no
+  ExitOnForwardFailure no
+  VisualHostKey no
   ConnectTimeout {connect_timeout}
   ServerAliveInterval 5
   ServerAliveCountMax 3
@@ -219,7 +239,7 @@ class Ssh:
         if self.closed:
             raise Unreachable(f"{host} belongs to a pod that is gone")
         process = await asyncio.create_subprocess_exec(
-            *("ssh", "-F", str(self.config), "-T", host, command),
+            *("ssh", "-F", str(self.config), "-T", "-o", "ClearAllForwardings=yes", host, command),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -60,8 +60,14 @@ def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return retry(function)(self, *arguments)
         except exceptions.Forbidden as error:
-            missing = f"give this account roles/storage.objectUser on the bucket gs://{self.bucket_name}"
-            raise WorkflowError(f"No permission for {self.query}: {missing} ({error.message}).") from None
+            advice = ""
+            if (
+                "ermission" in error.message or "does not have" in error.message
+            ):  # and not a retention policy, say
+                advice = f": give this account roles/storage.objectUser on the bucket gs://{self.bucket_name}"
+            raise WorkflowError(f"Cloud Storage refuses {self.query}{advice} ({error.message}).") from None
+        except exceptions.BadRequest as error:  # a bucket whose requester pays, say
+            raise WorkflowError(f"Cloud Storage refuses {self.query} ({error.message}).") from None
         except exceptions.NotFound as error:
             if "bucket" not in str(error).lower():
                 raise

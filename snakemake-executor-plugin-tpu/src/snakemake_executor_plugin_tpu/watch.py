@@ -34,6 +34,7 @@ class Watch:
         self._ended: list[Any] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._unclaimed: set[str] = set()
+        self.on_aside: Callable[[tuple[str, int], str], None] = lambda place, why: None
         manager.on_up = self._on_up
 
     def start(self) -> None:
@@ -73,12 +74,16 @@ class Watch:
 
         `looked_at`: the hosts (None: all) that have said just now what they run; on the others it may have ended.
         """
+        for rank, status in enumerate(pod.status):
+            if why := status.get("aside"):
+                self.on_aside((self.settings.name or "", rank), why)
         running = [task for task in pod.found() if task["state"] == "running"]
         mains = {task["slot"] for task in running if task.get("role") == "main"}
         seen = [task for task in running if looked_at is None or task["host"] in looked_at]
         for task in seen:
-            if task.get("role") == "main":
-                self.allocator.take(task["slot"], hosts_of(task))
+            if task.get("role") in ("main", "other"):
+                hosts = hosts_of(task) if task["role"] == "main" else [task["host"]]
+                self.allocator.take(task["slot"], hosts)
                 self._unclaimed.add(task["slot"])
         self.allocator.take(SILENT, pod.silent)
         self.allocator.release(SILENT, but=pod.silent)

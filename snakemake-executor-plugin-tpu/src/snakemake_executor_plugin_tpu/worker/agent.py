@@ -5,6 +5,7 @@
     status   describe this worker and its tasks
     reply    answer a request that `tpurun` made inside a task
     remove   delete the folders of tasks that have ended
+    aside    note why this host gets no jobs, for later controllers and `status`
     prune    delete what has not been used for some days
 
 The output is MAGIC (a login shell may have printed something before it), then frames: a JSON line each, followed by as
@@ -134,6 +135,7 @@ def status(_request: dict[str, Any]) -> dict[str, Any]:
         "memory": int(memory["MemTotal"].split()[0]) << 10,
         "owner": tasks.owner_of_pod(),
         "guard": json.loads(tasks.read(tasks.ACTIVE.with_name("guard.json")) or "null"),
+        "aside": tasks.read(tasks.aside_path()) or "",
         "disk_free": shutil.disk_usage(tasks.root()).free,
         "tasks": {folder.name: _describe(folder) for folder in tasks.task_folders()}
         | tasks.tasks_of_others(),
@@ -178,6 +180,11 @@ def remove(request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def aside(request: dict[str, Any]) -> dict[str, Any]:
+    tasks.write_atomically(tasks.aside_path(), request["why"])
+    return {}
+
+
 def prune(request: dict[str, Any]) -> dict[str, Any]:
     """Delete what has not been used for `days`: ended tasks and, while none runs, sources, environments and agents."""
     limit = time.time() - 86400 * float(request["days"])
@@ -217,5 +224,5 @@ def serve(command: Callable[[dict[str, Any]], dict[str, Any] | None]) -> int:
 
 
 if __name__ == "__main__":
-    commands = (follow, stop, status, reply, remove, prune)
+    commands = (follow, stop, status, reply, remove, aside, prune)
     sys.exit(serve({command.__name__: command for command in commands}[sys.argv[1]]))

@@ -165,9 +165,18 @@ def tasks_of_others() -> dict[str, dict[str, Any]]:
     return found
 
 
+def shared() -> Path:
+    return SHARED if SHARED.is_dir() else root()
+
+
 def owner_path() -> Path:
     """Return the file that the controller's claim keeps locked."""
-    return (SHARED if SHARED.is_dir() else root()) / "controller"
+    return shared() / "controller"
+
+
+def aside_path() -> Path:
+    """Return the file that says why this host gets no jobs; a reboot removes it."""
+    return shared() / "aside"
 
 
 def owner_of_pod() -> dict[str, Any] | None:
