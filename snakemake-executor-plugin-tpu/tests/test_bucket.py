@@ -35,22 +35,24 @@ def serve():
         server.stop()
 
 
-def test_transfers_are_repeated_after_trouble_of_the_server(serve, tmp_path, monkeypatch):
-    monkeypatch.setattr(bucket, "PAUSES", (0.0, 0.0, 0.0))
+def test_transfers_are_repeated_after_trouble_of_the_server(serve, tmp_path):
+    pauses = (0.0, 0.0, 0.0)
     path, said = tmp_path / "env.tar", []
     trouble = ((503, b""), (429, b""), (200, b"half", 4))
-    one = bucket.Bucket("gs://b/f", serve(*trouble, (200, b"complete"), *trouble, (200, b"half", 4)))
+    one = bucket.Bucket("gs://b/f", serve(*trouble, (200, b"complete"), *trouble, (200, b"half", 4)), pauses)
     assert one.download("env.tar", path, said.append)
     assert path.read_bytes() == b"complete"
     assert said[-1] == "Downloading env.tar (0 MB)"
     # what the controller takes for a trouble that passes, not for a wrong setting
     with pytest.raises(OSError, match=r"\[Errno 5\] gs://b does not answer \(4 bytes are missing\)"):
         one.download("env.tar", path, said.append)
-    one = bucket.Bucket("gs://b", serve((404, b""), (403, b""), (500, b""), (200, b"{}")))
+    policy = b'{"error": {"message": "subject to bucket\'s retention policy"}}'
+    one = bucket.Bucket("gs://b", serve((404, b""), (403, policy), (500, b""), (200, b"{}")), pauses)
     assert not one.download("env.tar", path, said.append)
-    with pytest.raises(RuntimeError, match="answers 403 .* it needs roles/storage.objectUser on the bucket"):
+    with pytest.raises(RuntimeError, match="answers 403 .*subject to bucket's retention policy"):
         one.download("env.tar", path, said.append)
-    one.upload("env.tar", path)
+    with open(path, "rb") as file:
+        assert one.put("env.tar", file, path.stat().st_size) == {}
 
 
 def test_a_broken_answer_does_not_end_the_guard(serve):

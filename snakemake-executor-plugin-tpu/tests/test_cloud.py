@@ -211,6 +211,33 @@ def test_a_quota_text_after_a_preemption_is_waited_out(api, play):
     assert sum("next try at" in line and "exhausted" in line for line in output) == 2
 
 
+def test_a_grant_that_has_ended_is_not_waited_for(api, play):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        api.refuse(8, f"{QUOTA.partition(' Limit')[0]} Limit: 0 in region us-central2.")
+        api.preempt()
+        return await capacity.wait(existed=True)
+
+    with pytest.raises(CloudError, match="has no quota for spot .*Limit: 0"):
+        play(story)
+
+
+def test_only_a_pod_that_has_left_word_is_created_again(api, play):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        await cloud.endpoints()
+        said = {f"pod-{cloud.incarnation}": "it has been idle for 1800 s"}
+        capacity.last_words = lambda pod: said.pop(pod, "")
+        await cloud.delete()
+        assert (await capacity.wait(existed=True)).is_ready
+        await cloud.delete()
+        with pytest.raises(DeletedByUser):
+            await capacity.wait(existed=True)
+
+    _, output = play(story)
+    assert any("it deleted itself, since it has been idle for 1800 s" in line for line in output)
+
+
 @pytest.mark.parametrize("granted", [False, True])
 def test_a_request_that_fails_for_quota_is_final_only_before_the_first_pod(api, play, granted):
     async def story(cloud, capacity):

@@ -47,7 +47,7 @@ def hosts(monkeypatch, tmp_path):
     clock, used, made = Clock(), {}, []
     monkeypatch.setattr(guard, "time", clock)
     monkeypatch.setattr(guard, "PORT", 0)
-    monkeypatch.setattr(guard, "last_activity", lambda: used.get("at", 0.0))
+    monkeypatch.setattr(guard, "marks", used.copy)
 
     def make(rank=0, count=2, **orders):
         made.append(guard.Guard({**ORDERS, **orders}, rank, ["127.0.0.1"] * count))
@@ -69,6 +69,16 @@ def test_idle_pod_is_deleted_after_its_limit_and_not_before(hosts):
     assert one.why_delete() == ""
     clock.now += 20
     assert one.why_delete() == "it has been idle for 610 s"
+
+
+def test_a_mark_from_the_future_hides_no_activity(hosts):
+    """As after a clock that went back: the newest time alone would not change any more."""
+    make, clock, used = hosts
+    used |= {"somebody": 1e12, "job": 1.0}
+    one = make(count=1)
+    clock.now += 590
+    used["job"] = 2.0
+    assert one.idle() == 0
 
 
 def test_busy_or_silent_hosts_keep_the_pod(hosts, monkeypatch):

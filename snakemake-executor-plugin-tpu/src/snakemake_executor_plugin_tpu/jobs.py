@@ -279,11 +279,11 @@ class JobRun:
             worker = pod.workers[hosts[0]]
             with contextlib.suppress(Unreachable, PodError):
                 await worker.call("aside", why=why)
-            if self.settings.check:
+            if self.settings.check_host:
                 self.pool.checks.add(asyncio.ensure_future(self._check_host(pod, place, worker)))
 
     async def _check_host(self, pod: Pod, place: Place, worker: Worker) -> None:
-        """Run tpu-check on a host that was set aside until it passes and the API calls the pod healthy."""
+        """Run tpu-check-host on a host that was set aside until it passes and the API calls the pod healthy."""
         assert self.launch
         about = {
             "slot": "check",
@@ -293,7 +293,7 @@ class JobRun:
             "role": "check",
             "fingerprint": "",
         }
-        spec = {**self.launch.spec, "argv": ["/bin/bash", "-c", self.settings.check], "about": about}
+        spec = {**self.launch.spec, "argv": ["/bin/bash", "-c", self.settings.check_host], "about": about}
         spec |= {"record": None, "stall": None, "runtime": CHECK_SECONDS}
         for number in itertools.count(1):
             name = f"check-{place[1]}.{time.time():.0f}.{number}"

@@ -103,7 +103,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     stream: str = _setting("all", "Logs to show live: all ranks, first or none.")
 
-    check: str = _setting(
+    check_host: str = _setting(
         "",
         "Shell command that proves a host which was set aside, after failures of different jobs; then it serves again.",
     )

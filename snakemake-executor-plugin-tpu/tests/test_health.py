@@ -1,0 +1,117 @@
+"""Hosts that are set aside, outputs that decide, and what ssh makes of a hostile configuration."""
+
+import subprocess
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from snakemake_executor_plugin_tpu.cloud import Endpoint, PodState
+from snakemake_executor_plugin_tpu.health import Health
+from snakemake_executor_plugin_tpu.lifecycle import PodManager
+from snakemake_executor_plugin_tpu.outputs import Outputs
+from snakemake_executor_plugin_tpu.settings import ExecutorSettings
+from snakemake_executor_plugin_tpu.ssh import control_of, release_folder, write_config
+
+HOSTS = [("pod", host) for host in range(4)]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOSTILE = """Host *
+ RemoteCommand tmux new -A -s main
+ RequestTTY force
+ SessionType none
+ StdinNull yes
+ ForkAfterAuthentication yes
+ PermitLocalCommand yes
+ LocalCommand touch pwned
+ ControlMaster no
+ LogLevel VERBOSE
+ ForwardAgent yes
+ KnownHostsCommand /bin/false
+ PreferredAuthentications password
+ ExitOnForwardFailure yes
+ VisualHostKey yes
+"""
+
+
+def test_a_host_is_set_aside_for_jobs_of_different_names_that_fail_only_there():
+    said = []
+    health = Health(said.append)
+    assert not health.note("a", HOSTS[0], True, 4)
+    assert HOSTS[0] not in health.usable("a", HOSTS)  # a retry goes elsewhere
+    assert HOSTS[0] in health.usable("b", HOSTS)
+    assert not health.note("a", HOSTS[1], True, 4)  # so the job is to blame
+    assert not health.note("b", HOSTS[0], True, 4)
+    assert health.note("c", HOSTS[0], True, 4)
+    health.set_aside(HOSTS[0], "two jobs failed")
+    assert HOSTS[0] not in health.usable("d", HOSTS)
+    assert health.usable("d", HOSTS[:1]) == {HOSTS[0]}  # rather than none
+    assert "w0 of pod is set aside (two jobs failed)" in health.words("pod")
+    health.restore(HOSTS[0])
+    assert health.words() == ""
+    health.note("b", HOSTS[2], True, 4)
+    health.note("x", HOSTS[2], False, 4)
+    assert not health.note("c", HOSTS[2], True, 4)  # it works for others
+
+
+def bucket(**objects):
+    """Return a client of a bucket with these objects: age in seconds after the start of the launch, and content."""
+    blobs = {
+        name: SimpleNamespace(
+            updated=START + timedelta(seconds=after), download_as_bytes=lambda text=text: text.encode()
+        )
+        for name, (after, text) in objects.items()
+    }
+    return SimpleNamespace(bucket=lambda name: SimpleNamespace(get_blob=blobs.get))
+
+
+@pytest.mark.parametrize(
+    ("record", "out", "code"),
+    [
+        ('"state": "started"', 5, 0),  # no record of the end: complete outputs decide
+        ('"state": "started"', -5, None),  # they are of an earlier launch
+        ('"state": "ended", "code": 1, "reason": "shutdown", "tail": ""', 5, 0),
+        ('"state": "ended", "code": 1, "reason": "exited", "tail": ""', -5, 1),
+        ('"state": "ended", "code": 0, "reason": "exited", "tail": ""', -5, None),  # somebody deleted them
+    ],
+)
+def test_outputs_and_record_decide_how_a_launch_ended(record, out, code):
+    text = f'{{"launch": 2, "fingerprint": "f", "since": "{START.isoformat()}", {record}}}'
+    outputs = Outputs(bucket(r=(9, text), o=(out, "")), (("b", "o"),), ("b", "r"))
+    found = outputs.end_of(2, "f")
+    assert (found and found["code"]) == code
+    assert outputs.end_of(1, "f") is None
+    assert outputs.end_of(2, "other") is None
+
+
+def test_a_replaced_host_is_found_by_its_other_address(tmp_path):
+    import asyncio
+
+    async def describe(attempts):
+        return PodState("READY", "ACTIVE", addresses=("10.0.0.1", "10.0.0.9"), incarnation="1")
+
+    manager = PodManager(ExecutorSettings(project="p", zone="z", name="pod"), tmp_path, print)
+    manager.cloud = SimpleNamespace(describe=describe, told=False)
+    manager._reached = ("10.0.0.1", "10.0.0.2")
+    assert "was replaced" in asyncio.run(manager.why_gone())
+
+
+def test_no_configuration_of_ssh_breaks_a_command(tmp_path):
+    include = tmp_path / "hostile"
+    include.write_text(HOSTILE)
+    config = write_config(tmp_path / "ssh", [Endpoint("127.0.0.1")], include=include)
+    try:
+        done = subprocess.run(["ssh", "-F", config, "-G", "w0"], capture_output=True, text=True, check=True)
+    finally:
+        release_folder(control_of(config))
+    found = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    expected = {"sessiontype": "default", "stdinnull": "no", "forkafterauthentication": "no"}
+    expected |= {
+        "permitlocalcommand": "no",
+        "controlmaster": "auto",
+        "loglevel": "ERROR",
+        "requesttty": "auto",
+    }
+    expected |= {"forwardagent": "no", "preferredauthentications": "publickey", "visualhostkey": "no"}
+    assert expected.items() <= found.items()
+    assert found.get("remotecommand", "none") == "none"
+    assert found.get("knownhostscommand", "none") == "none"
