@@ -17,6 +17,7 @@ or slice went, a connection or controller was there to lose, a planned error was
 """
 
 import argparse
+import os
 import random
 import signal
 import statistics
@@ -40,6 +41,8 @@ PREEMPTIONS = tuple(
 QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 64 in region us-central2"
 INTRUDERS = ("second controller", "wrong key")
 CUTS = ("cut network", "cut all networks")
+ASLEEP = ("controller asleep", "preempt while the controller sleeps")
+STALL_MINUTES = 0.5  # longer than any other fault stops a job
 NEEDS_NETWORK = (*CUTS, "offline")
 KINDS = (
     *("reboot host", *PREEMPTIONS, "kill controller", "hang up controller", *INTRUDERS, "drop connections"),
@@ -52,10 +55,18 @@ KINDS = (
         "offline",
         "host clock step",
         "slow uploads",
+        "hang",
+        "unknown state",
+        *ASLEEP,
     ),
 )
-DEADLY = ("reboot host", *PREEMPTIONS, "fill disk")  # jobs need another launch after these
-LOCAL = ("reboot host", "fill disk", "cut network")  # these hit one host, preemptions one slice of a pool
+DEADLY = ("reboot host", *PREEMPTIONS, "fill disk", "hang")  # jobs need another launch after these
+LOCAL = (
+    "reboot host",
+    "fill disk",
+    "cut network",
+    "hang",
+)  # these hit one host, preemptions one slice of a pool
 LIMIT_SECONDS = 180
 FINISHED = (sys.maxsize, sys.maxsize)
 
@@ -68,7 +79,7 @@ class Campaign:
         self.client = pod.client()  # bypasses the proxy that injects faults
         self.random = random.Random(seed)
         self.pool = len(pod.groups) > 1
-        self.profile = {"retries": 1, "tpu-recovery": 60}
+        self.profile = {"retries": 1, "tpu-recovery": 60, "tpu-stall": STALL_MINUTES}
         kinds = [kind for kind in KINDS if kind not in NEEDS_NETWORK or pod.network.separate]
         kinds = [kind for kind in kinds if not only or kind in only.split(",")]
         if self.pool:
@@ -223,6 +234,27 @@ class Campaign:
             host, old = pod.hosts[rank], ".snakemake-tpu/tasks/ended-long-ago"
             host.enter("mkdir", "-p", f"{host.home}/{old}")
             host.fill_disk(f"{old}/copy")
+        elif kind == "hang":
+            stopped = [pid for pid, line in pod.hosts[rank].jobs().items() if "scripts/count.py --" in line]
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            return bool(stopped)
+        elif kind == "unknown state":
+            for node in pod.api.nodes.values():
+                node._pb.state = 99
+            pod.hosts[rank].drop_connections()
+            time.sleep(self.random.uniform(1, 5))
+            for node in pod.api.nodes.values():
+                node._pb.state = 2  # READY
+        elif kind in ASLEEP:
+            self.call.signal(signal.SIGSTOP)
+            for host in pod.hosts:
+                host.drop_connections()
+            time.sleep(self.random.uniform(2, 12))
+            if kind.startswith("preempt"):
+                self.preempted += 1
+                pod.preempt()
+            self.call.signal(signal.SIGCONT)
         elif kind == "GCS 500/503":
             pod.gcs.proxy.failures = 3
         else:

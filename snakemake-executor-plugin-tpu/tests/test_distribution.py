@@ -119,7 +119,7 @@ def test_the_distributions_are_complete(built):
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     assert {"LICENSE", "docs/intro.md", "docs/further.md", "tests/test_faults.py"} <= in_source
     for line in (
-        "Project-URL: Documentation, https://",
+        "Project-URL: Repository, https://",
         "Author: ",
         "Classifier: ",
         "License-Expression: MIT",

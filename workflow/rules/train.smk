@@ -24,6 +24,8 @@ rule train:
         tpu_hosts=of_wildcards(PLAN.hosts, "run"),
         runtime=of_wildcards(lambda run: PLAN.minutes("train", run), "run"),
         mem_mb=of_wildcards(lambda run: PLAN.memory_mb("train", run), "run"),
+        # for the TPU plugin: it stops a job that publishes no checkpoint for so many minutes, and starts it again
+        stall=PLAN.stall(),
         gpu=of_wildcards(PLAN.gpus, "run"),
         nodes=of_wildcards(PLAN.nodes, "run"),
         # for the Slurm plugin: a process on each node, which the command starts
