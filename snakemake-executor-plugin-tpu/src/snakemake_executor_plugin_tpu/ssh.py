@@ -25,37 +25,12 @@ SOCKET_PLACES = ("/tmp", "~/.ssh")
 HELD: dict[Path, TextIO] = {}  # the locks of this process's folders
 # The first value of an option counts: what could make a command interactive, local or another one comes first.
 OPTIONS = """\
-IgnoreUnknown SessionType,StdinNull,ForkAfterAuthentication,KnownHostsCommand,EnableEscapeCommandline
-Host *
-  BatchMode yes
-  RemoteCommand none
-  RequestTTY auto
-  SessionType default
-  StdinNull no
-  ForkAfterAuthentication no
-  PermitLocalCommand no
-  Tunnel no
-  AddKeysToAgent no
-  KnownHostsCommand none
-  VerifyHostKeyDNS no
-  UpdateHostKeys no
-  HostbasedAuthentication no
-  PubkeyAuthentication yes
-  PreferredAuthentications publickey
-  CanonicalizeHostname no
-  CheckHostIP no
-  ExitOnForwardFailure no
-  VisualHostKey no
-  ConnectTimeout {connect_timeout}
-  ServerAliveInterval 5
-  ServerAliveCountMax 3
-  ControlMaster auto
-  ControlPath {control}/%C
-  ControlPersist 60
-  ForwardAgent no
-  ForwardX11 no
-  LogLevel ERROR
-"""
+BatchMode=yes RemoteCommand=none RequestTTY=auto SessionType=default StdinNull=no ForkAfterAuthentication=no Tunnel=no
+PermitLocalCommand=no AddKeysToAgent=no KnownHostsCommand=none VerifyHostKeyDNS=no UpdateHostKeys=no VisualHostKey=no
+HostbasedAuthentication=no PubkeyAuthentication=yes PreferredAuthentications=publickey CanonicalizeHostname=no
+CheckHostIP=no ExitOnForwardFailure=no ServerAliveInterval=5 ServerAliveCountMax=3 ControlMaster=auto ControlPersist=60
+ForwardAgent=no ForwardX11=no LogLevel=ERROR"""
+NEWER = "IgnoreUnknown SessionType,StdinNull,ForkAfterAuthentication,KnownHostsCommand"  # than some clients'
 
 
 def quoted(path: Path | str) -> str:
@@ -148,7 +123,9 @@ def write_config(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     control = control_folder()
     known_hosts = known_hosts or folder / "known_hosts"
-    lines = [OPTIONS.format(control=control, connect_timeout=connect_timeout)]
+    options = [option.replace("=", " ") for option in OPTIONS.split()]
+    options += [f"ConnectTimeout {connect_timeout}", f"ControlPath {control}/%C"]
+    lines = [NEWER, "Host *", *(f"  {option}" for option in options)]
     known = []
     for rank, endpoint in enumerate(endpoints):
         alias = f"{pod}-{host_name(rank)}"
