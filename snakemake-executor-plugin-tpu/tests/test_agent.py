@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from test_environment import make_wheel
 
 import snakemake_executor_plugin_tpu
 from snakemake_executor_plugin_tpu import ExecutorSettings
+from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 from snakemake_executor_plugin_tpu.emulator.image import make_internet
 from snakemake_executor_plugin_tpu.launch import Launch
 from snakemake_executor_plugin_tpu.pod import content_name, pack
@@ -448,3 +450,39 @@ def test_controller_that_finds_an_ended_job_of_several_hosts_takes_its_result(ag
         return launch.codes
 
     assert asyncio.run(play()) == {0}
+
+
+def test_the_end_of_a_task_is_in_the_bucket_before_it_counts(agent, tmp_path):
+    gcs = GcsServer(tmp_path / "gcs.log")
+    gcs.start()
+    try:
+        gcs.create_bucket("bbb")
+        place = {
+            "url": "gs://bbb/runs/x/.snakemake-tpu/job.json",
+            "last_words": "gs://bbb/w.json",
+            "api": gcs.url,
+        }
+        about = {"launch": 2, "fingerprint": "f"}
+        agent.run("t1", f"curl -s {gcs.url} >/dev/null; echo almost; exit 3", record=place, about=about)
+        address = f"{gcs.url}/storage/v1/b/bbb/o/runs%2Fx%2F.snakemake-tpu%2Fjob.json?alt=media"
+        with urllib.request.urlopen(address) as answer:
+            record = json.load(answer)
+        assert record.items() >= {**about, "state": "ended", "code": 3, "reason": "exited"}.items()
+        assert record["tail"] == "almost\n"
+        assert record["since"] < time.strftime("%Y-%m-%dT%H:%M:%S~", time.gmtime())
+        # A bucket that refuses costs the record and not the task.
+        gcs.proxy.roles.clear()
+        found = agent.run("t2", "exit 4", record=place, about=about)
+        assert found[-1][0]["exit"]["code"] == 4
+        assert "the record of this launch could not be written" in log_of(found)
+    finally:
+        gcs.stop()
+
+
+def test_a_task_that_stalls_is_stopped_with_its_stacks(agent):
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+    limits = {"stall": {"seconds": 0.5, "reports": True}, "environment": {"PYTHONFAULTHANDLER": "1"}}
+    found = agent.run("t1", f"trap '' TERM; {sys.executable} -c '{program}'; exit 9", **limits)
+    assert found[-1][0]["exit"]["reason"] == "stalled"
+    assert "most recent call first" in log_of(found)
+    assert agent.run("t2", "sleep 1", stall={"seconds": 0.5, "reports": False})[-1][0]["exit"]["code"] == 0

@@ -23,6 +23,7 @@ from .allocation import Allocator, hosts_wanted
 from .claim import Claim
 from .driver import Driver
 from .errors import COMMAND
+from .health import Health
 from .identity import check_files, fingerprint_of, label_of, members, slot_of
 from .jobs import JobRequest, JobRun, Outcome
 from .lifecycle import PodManager
@@ -105,15 +106,15 @@ class Executor(RemoteExecutor):
 
     async def _begin(self) -> None:
         say = self.logger.info
-        members = []
+        members, health = [], Health(say)
         for settings in self.settings.slices():
             claim = Claim(say, is_busy=lambda: bool(self.runs))
             manager = PodManager(settings, self.folder / str(settings.name), say, claim)
             allocator = Allocator(manager.hosts)
-            watch = Watch(manager, allocator, self.runs, settings, say)
+            watch = Watch(manager, allocator, self.runs, settings, say, health)
             watch.start()
             members.append(Member(settings, manager, allocator, watch))
-        self.pool = Pool(members, say)
+        self.pool = Pool(members, say, health)
 
     def get_python_executable(self) -> str:
         return PYTHON

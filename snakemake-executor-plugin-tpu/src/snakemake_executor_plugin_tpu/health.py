@@ -39,8 +39,9 @@ class Health:
         return place not in self.aside and len(only_here) >= SUSPECTS and 2 * len(self.aside) + 2 <= hosts
 
     def set_aside(self, place: Place, why: str) -> None:
+        if place not in self.aside:
+            self.say(f"w{place[1]} of {place[0]} is set aside: {why}. Jobs and retries go to the other hosts")
         self.aside[place] = why
-        self.say(f"w{place[1]} of {place[0]} is set aside: {why}. Jobs and retries go to the other hosts")
 
     def restore(self, place: Place) -> None:
         self._failed.pop(place, None)

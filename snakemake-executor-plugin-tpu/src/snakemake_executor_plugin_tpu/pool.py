@@ -59,15 +59,16 @@ class Member:
 class Pool:
     """Gives hosts to jobs, first come first served, and starts as many slices as the jobs need."""
 
-    def __init__(self, members: list[Member], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, members: list[Member], say: Callable[[str], None], health: Health | None = None
+    ) -> None:
         self.members, self.say = members, say
-        self.health = Health(say)
+        self.health = health or Health(say)
         self.checks: set[asyncio.Future[None]] = set()
         self._queue: list[tuple[str, int, asyncio.Future[Member]]] = []
         self._looked: asyncio.Future[None] | None = None
         for member in members:
             member.allocator.on_release = self.serve
-            member.watch.on_aside = self._known_aside
 
     @property
     def sizes(self) -> set[int]:
@@ -112,10 +113,6 @@ class Pool:
         member.manager.lose(pod, why)
         self.health.forget(member.name)
         self._start(member)
-
-    def _known_aside(self, place: tuple[str, int], why: str) -> None:
-        if place not in self.health.aside:
-            self.health.set_aside(place, why)
 
     def restore(self, place: tuple[str, int]) -> None:
         """Give jobs again to a host that was set aside."""

@@ -8,6 +8,7 @@ from typing import Any
 from .allocation import Allocator
 from .errors import COMMAND, PodError, Unreachable, red
 from .guarding import guard_trouble
+from .health import Health
 from .lifecycle import Pod, PodManager, hosts_of
 from .pod import Worker
 from .settings import ExecutorSettings
@@ -28,13 +29,14 @@ class Watch:
         runs: dict[str, Any],
         settings: ExecutorSettings,
         say: Callable[[str], None],
+        health: Health | None = None,
     ) -> None:
         self.manager, self.allocator, self.runs = manager, allocator, runs
         self.settings, self.say = settings, say
         self._ended: list[Any] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._unclaimed: set[str] = set()
-        self.on_aside: Callable[[tuple[str, int], str], None] = lambda place, why: None
+        self.health = health
         manager.on_up = self._on_up
 
     def start(self) -> None:
@@ -75,8 +77,8 @@ class Watch:
         `looked_at`: the hosts (None: all) that have said just now what they run; on the others it may have ended.
         """
         for rank, status in enumerate(pod.status):
-            if why := status.get("aside"):
-                self.on_aside((self.settings.name or "", rank), why)
+            if self.health and (why := status.get("aside")):
+                self.health.set_aside((self.settings.name or "", rank), why)
         running = [task for task in pod.found() if task["state"] == "running"]
         mains = {task["slot"] for task in running if task.get("role") == "main"}
         seen = [task for task in running if looked_at is None or task["host"] in looked_at]
