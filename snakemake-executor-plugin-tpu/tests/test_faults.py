@@ -104,20 +104,6 @@ def test_second_controller_is_kept_off_the_pod(study):
     other.run()
 
 
-def test_job_that_ended_unattended_is_collected_not_repeated(study):
-    one = study({"a": LONG})
-    call = one.start()
-    call.wait_for(r"job=a 0\] step 6$")
-    call.signal(signal.SIGKILL)
-    call.wait()
-    one.release("a")
-    until(lambda: not one.pod.jobs())
-    output = one.run("--nolock")
-    assert "re-attaching" in output
-    assert set(one.launches("a")) == {"1-0"}
-    assert one.table
-
-
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
 def test_full_disk_is_cleaned_and_the_pod_kept(tmp_path):
     one_host = {"tpu-accelerator-type": "v4-8", "resources": {"tpu_hosts": 1}}

@@ -44,8 +44,7 @@ class Health:
         self.aside[place] = why
 
     def restore(self, place: Place) -> None:
-        self._failed.pop(place, None)
-        if self.aside.pop(place, None):
+        if self.aside.pop(place, None):  # the jobs that failed there still go elsewhere
             self.say(f"w{place[1]} of {place[0]} passed its check and serves again")
 
     def forget(self, slice: str) -> None:

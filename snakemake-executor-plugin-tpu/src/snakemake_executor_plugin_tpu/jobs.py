@@ -279,21 +279,14 @@ class JobRun:
             worker = pod.workers[hosts[0]]
             with contextlib.suppress(Unreachable, PodError):
                 await worker.call("aside", why=why)
-            if self.settings.check_host:
-                self.pool.checks.add(asyncio.ensure_future(self._check_host(pod, place, worker)))
+            if self.settings.check_host and self.launch:
+                check = self._check_host(pod, place, worker, self.launch.spec)
+                self.pool.checks.add(asyncio.ensure_future(check))
 
-    async def _check_host(self, pod: Pod, place: Place, worker: Worker) -> None:
+    async def _check_host(self, pod: Pod, place: Place, worker: Worker, spec: dict[str, Any]) -> None:
         """Run tpu-check-host on a host that was set aside until it passes and the API calls the pod healthy."""
-        assert self.launch
-        about = {
-            "slot": "check",
-            "label": "check",
-            "launch": 0,
-            "hosts": 1,
-            "role": "check",
-            "fingerprint": "",
-        }
-        spec = {**self.launch.spec, "argv": ["/bin/bash", "-c", self.settings.check_host], "about": about}
+        about = {"slot": "check", "label": "check", "launch": 0, "hosts": 1, "role": "check"}
+        spec = {**spec, "argv": ["/bin/bash", "-c", self.settings.check_host], "about": about}
         spec |= {"record": None, "stall": None, "runtime": CHECK_SECONDS}
         for number in itertools.count(1):
             name = f"check-{place[1]}.{time.time():.0f}.{number}"

@@ -160,8 +160,13 @@ def tasks_of_others() -> dict[str, dict[str, Any]]:
         with contextlib.suppress(ValueError):
             about = json.loads(read(path) or "{}")
             if about.get("root", str(root())) != str(root()) and is_locked(path):
-                other = {"role": "other", "state": "running", "slot": f"{about.get('slot')}@{about['root']}"}
-                found[path.name] = {**about, **other, "exit": None, "unattended": 0.0}
+                other: dict[str, Any] = {
+                    "role": "other",
+                    "state": "running",
+                    "slot": f"{about.get('slot')}@{about['root']}",
+                }
+                other |= {"exit": None, "unattended": 0.0, "progress": None, "status": None}
+                found[path.name] = {**about, **other}
     return found
 
 
