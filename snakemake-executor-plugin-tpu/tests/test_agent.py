@@ -486,3 +486,21 @@ def test_a_task_that_stalls_is_stopped_with_its_stacks(agent):
     assert found[-1][0]["exit"]["reason"] == "stalled"
     assert "most recent call first" in log_of(found)
     assert agent.run("t2", "sleep 1", stall={"seconds": 0.5, "reports": False})[-1][0]["exit"]["code"] == 0
+
+
+def test_every_folder_of_a_host_sees_one_claim_and_the_tasks_of_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "SHARED", tmp_path)
+    monkeypatch.setenv("TPU_AGENT_ROOT", "/home/one/.snakemake-tpu")
+    mine = tasks.list_for_all("t.l1", {"slot": "t", "label": "a job", "launch": 1})
+    assert tasks.tasks_of_others() == {}
+    assert tasks.owner_path() == tmp_path / "controller"
+    monkeypatch.setenv("TPU_AGENT_ROOT", "/home/two/.snakemake-tpu")
+    (other,) = tasks.tasks_of_others().values()
+    assert (other["slot"], other["role"], other["state"]) == (
+        "t@/home/one/.snakemake-tpu",
+        "other",
+        "running",
+    )
+    assert tasks.owner_path() == tmp_path / "controller"
+    mine.close()  # its supervisor has ended
+    assert tasks.tasks_of_others() == {}

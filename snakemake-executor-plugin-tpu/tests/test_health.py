@@ -1,15 +1,20 @@
 """Hosts that are set aside, outputs that decide, and what ssh makes of a hostile configuration."""
 
+import asyncio
 import subprocess
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 
+from snakemake_executor_plugin_tpu.allocation import Allocator
 from snakemake_executor_plugin_tpu.cloud import Endpoint, PodState
+from snakemake_executor_plugin_tpu.errors import DeletedByUser
 from snakemake_executor_plugin_tpu.health import Health
+from snakemake_executor_plugin_tpu.jobs import JobRequest, JobRun
 from snakemake_executor_plugin_tpu.lifecycle import PodManager
 from snakemake_executor_plugin_tpu.outputs import Outputs
+from snakemake_executor_plugin_tpu.records import JobRecord
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 from snakemake_executor_plugin_tpu.ssh import control_of, release_folder, write_config
 
@@ -84,8 +89,6 @@ def test_outputs_and_record_decide_how_a_launch_ended(record, out, code):
 
 
 def test_a_replaced_host_is_found_by_its_other_address(tmp_path):
-    import asyncio
-
     async def describe(attempts):
         return PodState("READY", "ACTIVE", addresses=("10.0.0.1", "10.0.0.9"), incarnation="1")
 
@@ -115,3 +118,30 @@ def test_no_configuration_of_ssh_breaks_a_command(tmp_path):
     assert expected.items() <= found.items()
     assert found.get("remotecommand", "none") == "none"
     assert found.get("knownhostscommand", "none") == "none"
+
+
+@pytest.mark.parametrize(
+    ("ends", "ok", "asked"),
+    [
+        ([{"code": 0}], True, 0),  # the repeated command adopts it and asks for no pod
+        ([None, {"code": 0}], True, 1),  # the pod is gone, the result is there
+        ([{"code": 3, "reason": "exited", "tail": "no luck"}, None], False, 1),
+        ([None, None], False, 1),
+    ],
+)
+def test_the_bucket_is_asked_before_the_pod_and_before_a_failure_is_reported(tmp_path, ends, ok, asked):
+    said, placed = [], []
+
+    async def place(*_):
+        placed.append(1)
+        raise DeletedByUser("TPU pod pod was deleted")
+
+    member = SimpleNamespace(allocator=Allocator(1))
+    outputs = SimpleNamespace(end_of=lambda launch, fingerprint: ends.pop(0))
+    request = JobRequest("slot", "f", "job", 1, "true", {}, b"", outputs=outputs)
+    record = JobRecord(tmp_path / "record", launch=2, hosts=[0])
+    pool = SimpleNamespace(members=[member], place=place)
+    outcome = asyncio.run(JobRun(request, pool, record, tmp_path, ExecutorSettings(), said.append).run())
+    assert (outcome.ok, len(placed)) == (ok, asked)
+    assert ok == any("has stored its outputs: they count" in line for line in said)
+    assert ok == (record.hosts == [])
