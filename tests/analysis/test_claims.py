@@ -40,7 +40,7 @@ def test_a_plateau_and_too_few_points_are_said() -> None:
         np.zeros(5),
     )
     doubts = fit_data(few, FitSpec(bootstrap=20))["doubts"]
-    assert "5 points cannot exclude a sigmoid in log x" in doubts
+    assert "5 points do not rule out a sigmoid in log x" in doubts
 
 
 def test_a_floor_that_fits_as_well_widens_a_prediction() -> None:

@@ -162,7 +162,7 @@ def test_what_is_not_what_its_name_says_is_refused_and_found(project, tmp_path, 
     assert main(["results", "verify", root]) == 0
     said = capsys.readouterr().out
     assert "6 runs, 6 evaluations, 2 tables" in said
-    assert "all files prove what they are" in said
+    assert "all checksums match" in said
     path = damage(project)
     assert main(["results", "verify", root]) == 1
     said = capsys.readouterr().out

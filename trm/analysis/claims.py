@@ -145,7 +145,7 @@ class Claim:
     def _level(self) -> str:
         name = noun(self.metric)
         if self.value != self.value:
-            return f"no {name} is claimed: {self.more}"
+            return f"we claim no {name}: {self.more}"
         of = f"{name} with {self.subject}" if self.subject else f"the {name}"
         return f"{of} {_is(name)} {self.amount}{self.more}"
 
@@ -155,9 +155,9 @@ class Claim:
         return f"{law}{self.against and ' ' + self.against} with exponent {self.amount}{self.more}"
 
     def _change(self) -> str:
-        name, why = noun(self.metric), f"; no power law is claimed: {self.more}" if self.more else ""
+        name, why = noun(self.metric), f"; we claim no power law: {self.more}" if self.more else ""
         if self.ends is None:
-            return f"no law of {name} against {self.subject} is claimed: {self.more}"
+            return f"we claim no law of {name} against {self.subject}: {self.more}"
         if self.verdict == "none":
             level = measured(self.metric, self.value, self.interval)
             return f"no trend of {name} is established {self.against}: its mean is {level}{self.more}"

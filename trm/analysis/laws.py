@@ -224,7 +224,7 @@ def _local(law: Mapping[str, Any], spec: Mapping[str, Any], ends: str) -> Claim:
     bend = estimate(law["curvature"]["value"], law["curvature"]["interval"])
     low, high = local["range"]
     over = span(low, high, label(spec["second"]).unit)
-    more = f"; no power law is claimed: over all optima its logarithms bend (curvature {bend})"
+    more = f"; we claim no power law: over all budgets the curve bends (curvature {bend})"
     fields: dict[str, Any] = {"more": more, "notes": ends, "pairs": law["points"]}
     second, verdict = noun(spec["second"]), verdict_on(bounds)
     return Claim(spec["x"], second, over, local["value"], bounds, verdict, "optimum", **fields)

@@ -76,7 +76,7 @@ def _verify(root: str) -> int:
     if found.unproven:
         print(f"without checksums, from an earlier version: {', '.join(found.unproven)}")
     checked = ", ".join(count(number, kind) for kind, number in found.counts.items() if number)
-    verdict = "no problem found" if found.unproven else "all files prove what they are"
+    verdict = "no problem found" if found.unproven else "all checksums match"
     verdict = count(len(found.problems), "problem") if found.problems else verdict
     print(f"{root}: {checked}; {verdict}")
     return 1 if found.problems else 0

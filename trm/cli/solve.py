@@ -39,7 +39,7 @@ SOLUTIONS = {-1: "", 0: "none", 1: "one", 2: "several"}
 NUMBERS = {
     -1: "",
     1: " It is the puzzle's only solution.",
-    2: " The puzzle has several solutions: it is no proper Sudoku.",
+    2: " The puzzle has several solutions; a proper Sudoku has only one.",
 }
 
 

@@ -24,7 +24,7 @@ def test_a_doubtful_critical_batch_is_not_claimed() -> None:
         "[461, 684] steps."
     )
     fit["groups"] = [{**group, "doubts": ["2 points cannot test it"]}]
-    assert "no critical batch is claimed: 2 points cannot test it." in sentences(of_fit(fit))
+    assert "we claim no critical batch: 2 points cannot test it." in sentences(of_fit(fit))
 
 
 def test_it_is_drawn(drawn: Drawn) -> None:

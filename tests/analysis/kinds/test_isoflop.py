@@ -114,5 +114,5 @@ def test_a_best_width_that_bends_is_no_law() -> None:
     assert claim.value == pytest.approx(0.2, abs=0.05)
     assert claim.against.startswith("between 6.31")
     assert "by a local exponent of 0.2" in claim.text()
-    assert "no power law is claimed: over all optima its logarithms bend (curvature" in claim.text()
+    assert "we claim no power law: over all budgets the curve bends (curvature" in claim.text()
     assert not followed(group)

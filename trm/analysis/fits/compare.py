@@ -166,9 +166,9 @@ def doubts(chosen: str, results: dict[str, dict[str, Any]], points: int) -> list
             break
     out, flat = form["held_out"], results.get("constant", {}).get("held_out")
     if out and flat and flat["log_error"] < out["log_error"]:
-        found.append("a constant predicts the held-out largest point better")
+        found.append("a constant predicts the largest point better")
     if out and out.get("interval") and not out["interval"][0] <= out["observed"] <= out["interval"][1]:
-        found.append("a fit without the largest point misses it")
+        found.append("it fails to predict the largest point")
     return found
 
 
@@ -203,7 +203,7 @@ def objections(chosen: str, results: Mapping[str, Mapping[str, Any]], data: Data
     found = []
     untested = [FORM_NAMES[name] for name in RIVALS if not results.get(name, {}).get("enough_points")]
     if untested:
-        found.append(f"{count(data.points, 'point')} cannot exclude {' or '.join(untested)}")
+        found.append(f"{count(data.points, 'point')} do not rule out {' or '.join(untested)}")
     best = min(
         (results[n]["aicc"] for n in LAWS if n in results and results[n]["aicc"] is not None), default=None
     )
@@ -218,8 +218,8 @@ def objections(chosen: str, results: Mapping[str, Mapping[str, Any]], data: Data
     ]
     better = [name for name in near if best is not None and results[name]["aicc"] <= best - MARGIN]
     if better:
-        verb = "fit" if len(better) > 1 else "fits"
-        found.append(f"{listed([FORM_NAMES[name] for name in better])} {verb} better")
+        names = f" ({listed([FORM_NAMES[name] for name in better])})"
+        found.append(f"{count(len(better), 'other curve')} fit{'s' * (len(better) == 1)} better{names}")
     elif near:
         found.append(f"{listed([FORM_NAMES[name] for name in (chosen, *near)])} fit alike")
     if ended(data):

@@ -80,8 +80,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title=sentence(f"{noun(spec.y)} by {label(spec.x).name}"),
         caption=(
             f"Left: seeds faint, {common.INTERVAL}. Right: mean difference from the baseline "
-            f"({base_name}) over pairs of equal seeds with its 95 % interval; filled where Holm's method, over the "
-            f"{count(len(found), 'comparison')} of this figure, rejects no difference at 5 %."
+            f"({base_name}) over pairs of equal seeds with its 95 % interval. Filled: significant at 5 % after "
+            f"Holm's correction for {count(len(found), 'comparison')}."
         ),
         claims=[*found.values(), *interactions(parts, spec, values, baseline)],
         remarks=f"{power(raw, detectable, spec.y)} {unmatched(parts, spec.x, values)}"

@@ -118,7 +118,7 @@ CAPTION = (
 )
 
 
-ENVELOPE = "Dotted: envelope, from the lowest mean to the next lower one at a higher cost. "
+ENVELOPE = "Dotted: lowest mean error reached so far as compute grows. "
 
 
 def fit_caption(fit: Fit) -> str:

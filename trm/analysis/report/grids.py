@@ -120,7 +120,7 @@ def fit_block(fit: dict[str, Any]) -> FitBlock:
             notes.append(
                 f"{head}{FORM_NAMES.get(group['chosen'], group['chosen'].replace('_', ' '))}: {group['why']}"
             )
-        notes += [f"{head}no law is claimed: {reason}" for reason in group.get("doubts", [])]
+        notes += [f"{head}we claim no law: {reason}" for reason in group.get("doubts", [])]
         if group.get("delta"):
             notes.append(f"Huber threshold {number(group['delta'], 2)} in log units")
         if group.get("exclusions"):
