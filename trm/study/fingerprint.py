@@ -66,7 +66,10 @@ def run_fingerprint(config: RunConfig) -> str:
 
 def evaluation_fingerprint(config: EvaluationConfig) -> str:
     """SHA-256 of an evaluation's settings; the folder's name identifies the run."""
-    return digest(config.model_dump(exclude_defaults=True))
+    settings = config.model_dump(exclude_defaults=True)
+    if "start_noise" in settings:  # by its earlier name, so that finished evaluations keep theirs
+        settings["noise"] = settings.pop("start_noise")
+    return digest(settings)
 
 
 def run_name(config: RunConfig) -> str:
