@@ -16,7 +16,7 @@ import snakemake_executor_plugin_slurm_jobstep as jobstep
 
 from tests.pipeline.conftest import ROOT
 from trm.cli import main
-from trm.cli.train import _resume_later
+from trm.cli.train import resume_later
 from trm.pipeline import slurm, slurm_causes, slurm_executor
 from trm.pipeline.slurm import job_id, minutes_left, requeue, stretch_minutes
 from trm.pipeline.slurm_executor import Executor
@@ -95,7 +95,7 @@ def test_a_job_goes_back_once_slurm_answers_again(commands, tmp_path, monkeypatc
 
 
 def test_a_job_that_made_no_step_does_not_go_back(commands, capsys):
-    _resume_later(0, 15.0, 15.0)
+    resume_later(0, 15.0, 15.0)
     assert capsys.readouterr().out == (
         "no step was finished in a job of 15 minutes: give jobs more time (max_runtime)\n"
     )
@@ -150,9 +150,9 @@ def test_a_stretch_leaves_time_for_the_checkpoint():
 
 def test_job_on_a_tpu_asks_the_plugin_to_launch_it_again(tmp_path, monkeypatch):
     monkeypatch.setenv("TPU_AGAIN_FILE", str(tmp_path / "again"))
-    _resume_later(0, 30.0, 30.0)
+    resume_later(0, 30.0, 30.0)
     assert not (tmp_path / "again").exists()
-    _resume_later(5, 30.0, 30.0)
+    resume_later(5, 30.0, 30.0)
     assert (tmp_path / "again").exists()
 
 
