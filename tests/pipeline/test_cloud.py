@@ -71,8 +71,8 @@ def test_a_profile_without_a_project_is_one_sentence(monkeypatch):
     command = [sys.executable, "-m", "snakemake", "--profile", "profiles/tpu"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode != 0
-    assert "config/cloud.yaml: set project (GOOGLE_CLOUD_PROJECT), zone (TRM_ZONE), bucket" in result.stderr
-    assert len(result.stderr.splitlines()) <= 3
+    assert "config/cloud.yaml: set project (GOOGLE_CLOUD_PROJECT)" in result.stderr
+    assert len(result.stderr.splitlines()) <= 4  # with Snakemake's own: the profile, the file, its line
 
 
 @pytest.mark.parametrize("profile", ["tpu", "pod"])

@@ -149,7 +149,7 @@ def test_set_reaches_the_runs_and_a_dry_run_says_what_they_cost(fresh):
     )
     assert result.returncode == 0, result.stderr
     assert "3 steps" in result.stdout
-    assert re.search(r"^batch +2 +4 +4 ", result.stderr, re.MULTILINE)
+    assert re.search(r"^batch +8 +4 ", result.stderr, re.MULTILINE)
     result = launch(fresh, "-n", "bach")
     assert "no experiment 'bach'; did you mean 'batch'?" in result.stderr
 
@@ -212,4 +212,4 @@ def test_the_workflow_can_be_a_module(tmp_path):
         f'configfile: "config/config.yaml"\nmodule trm:\n    snakefile: "{ROOT}/Snakefile"\n    config: config\n'
         "use rule * from trm\n"
     )
-    assert Project(tmp_path).would_run("baseline")["train"] == 3
+    assert Project(tmp_path).would_run("baseline")["train"] == 6

@@ -108,6 +108,7 @@ RUNTIME = {
     "carry_limit_mb": 0.0,
     "tensorboard": True,
     "checksum_every": 2,
+    "failed_uploads": 0,
     "profile_steps": "2:3",
 }
 

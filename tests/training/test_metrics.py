@@ -131,17 +131,18 @@ def test_a_transfer_that_holds_up_the_step_is_warned_of_once(dataset_folder, tmp
 def test_a_signal_asks_for_the_backends_own_report(dataset_folder, tmp_path, monkeypatch):
     found = trainer(config(training={"steps": 3}), dataset_folder, tmp_path)
     monkeypatch.setattr(found.backend, "report", lambda: f"report at step {found.record.done}")
-    original = found.program
+    original, written = found.program, found.saver.folder.root / "xla-metrics-0.txt"
 
     def program(batch, h_cycles, l_cycles):
         original(batch, h_cycles, l_cycles)
         if found.record.done == 1:  # in the second step
             os.kill(os.getpid(), signal.SIGUSR1)
+        if found.record.done == 2:
+            assert written.read_text() == "report at step 2"
 
     found.program = program
     found.run()
-    written = found.saver.folder.root / "xla-metrics-0.txt"
-    assert written.read_text() == "report at step 2"
+    assert written.read_text() == "report at step 3"
 
 
 def test_wandb_that_is_not_installed(dataset_folder, tmp_path, monkeypatch):

@@ -7,6 +7,8 @@ the speed of a core, for plans.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr
+from io import StringIO
 
 from trm.backends.cpu import library
 from trm.checks import speed
@@ -17,7 +19,8 @@ from trm.tasks import task_of
 def compile_generator() -> None:
     """Have numba compile and keep what generates Sudoku: it does so at the first puzzles."""
     config = DataConfig(task="sudoku", source="generate", box_rows=2, box_cols=3, pool=8)
-    task_of("sudoku").pool(config, [])
+    with redirect_stderr(StringIO()):  # the progress of eight puzzles tells nobody anything
+        task_of("sudoku").pool(config, [])
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ class Progress:
     def update(self, done: int, note: str = "") -> None:
         """Report the number of finished units."""
         now = time.monotonic()
-        if now - self.last < self.every or done == self.total:  # `close` reports the end
+        if now - self.last < self.every:
             return
         self.last, self.printed, self.every = now, True, min(self.every * 1.5, max(self.every, 30.0))
         rate = done / (now - self.start)

@@ -126,7 +126,16 @@ def test_the_command_says_what_it_does_and_one_program_s_failure_hides_no_other(
     first, second, *_ = next(names for names in alike.values() if len(names) > 1)
     small = next(name for name, one in runs.items() if one.config.training.batch_size == 16)
     keep(tmp_path, runs[first].config, where=pod)
-    options = ["--topology", "v4-64", "--steps", "train", "--cache", str(tmp_path)]
+    options = [
+        "--study",
+        "config/laptop.yaml",
+        "--topology",
+        "v4-64",
+        "--steps",
+        "train",
+        "--cache",
+        str(tmp_path),
+    ]
     for name in (first, second):
         options += ["--run", name]
     assert main(["tpu-check", *options]) == 0
