@@ -10,6 +10,7 @@ from snakemake_executor_plugin_tpu.cloud import TpuCloud
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.emulator.study import Study
 from snakemake_executor_plugin_tpu.emulator.tpu_api import TpuApi
+from snakemake_executor_plugin_tpu.health import ASIDE
 from snakemake_executor_plugin_tpu.keys import public_half
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 from snakemake_executor_plugin_tpu.ssh import HELD
@@ -36,6 +37,7 @@ def healthy_pod(pod):
     """Return the pod with all hosts up and nothing on them."""
     pod.reset()
     for host in pod.hosts:
+        host.enter("rm", "-f", ASIDE)
         for task in host.home.glob(".snakemake-tpu/tasks/*"):
             shutil.rmtree(task, ignore_errors=True)
     return pod

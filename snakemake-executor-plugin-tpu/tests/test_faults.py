@@ -104,6 +104,7 @@ def test_second_controller_is_kept_off_the_pod(study):
     other.run()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
 def test_full_disk_is_cleaned_and_the_pod_kept(tmp_path):
     one_host = {"tpu-accelerator-type": "v4-8", "resources": {"tpu_hosts": 1}}

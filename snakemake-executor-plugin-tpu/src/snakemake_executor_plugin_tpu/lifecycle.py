@@ -388,9 +388,11 @@ class PodManager:
             try:
                 await worker.deploy(timeout=30)
                 status = await worker.status()
+                if status["disk_free"] < LEAST_DISK:
+                    await worker.call("prune", days=0, tasks_only=True)
+                    status = await worker.status()
                 if status["disk_free"] >= LEAST_DISK:
                     return status
-                await worker.call("prune", days=0, tasks_only=True)
                 error = full = Unreachable(f"{worker.host} has {status['disk_free'] >> 20} MB of disk left")
             except HostKeyError:
                 raise
