@@ -202,6 +202,9 @@ def load(path: str | Path) -> Table:
         found = pd.read_csv(rows, dtype=kinds, keep_default_na=False, na_values=[""])
         both = (found, pd.read_csv(curves, low_memory=False))
         table, history = (_texts(frame, lambda text: text.removeprefix("'")) for frame in both)
+        now = {"evaluation.noise": "evaluation.start_noise"}  # as earlier versions named it
+        table = table.rename(columns=now)
+        info["coordinates"] = [now.get(name, name) for name in info.get("coordinates", [])]
         for name in ("primary", "main", "evaluation.first", "finished"):
             table[name] = table[name].astype(str) == "True"
         table["run"], table["seed"], history["run"], info["runs"]
