@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.full, pytest.mark.skipif(bool(why_not()), reason=why_n
 def test_a_pod_from_a_shell(tmp_path):
     def command(*words: str, code: int = 0) -> dict:
         program = [sys.executable, "-m", "snakemake_executor_plugin_tpu.emulator", *words, "--dir", "pod"]
-        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=240)
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout) if done.stdout.startswith("{") else {}
 
@@ -53,6 +53,6 @@ def test_hosts_keep_their_users_when_this_machine_gets_one(tmp_path):
         ["unshare", "--mount", "sh", "-c", copy, str(tmp_path / "etc"), *program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.stdout.strip() == "snakemake", done.stderr

@@ -19,6 +19,7 @@ from .pod import BUCKET, EmulatedPod
 
 WORKFLOW = Path(__file__).parent / "workflow"
 SNAKEMAKE = ("-m", "snakemake")
+PATIENCE = 240.0  # seconds, on a machine that is busy with other tests
 PROFILE = {
     "executor": "tpu",
     "jobs": 4,
@@ -41,8 +42,8 @@ PROFILE = {
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds, for at most 100 seconds."""
-    deadline = time.monotonic() + 100
+    """Wait until a condition holds, for at most `PATIENCE` seconds."""
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -104,7 +105,7 @@ class Study:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=100,
+            timeout=PATIENCE,
         )
         return done.returncode, done.stdout
 
@@ -171,7 +172,7 @@ class Call:
         """Return the output so far."""
         return "".join(self.lines)
 
-    def wait_for(self, pattern: str, timeout: float = 60) -> str:
+    def wait_for(self, pattern: str, timeout: float = PATIENCE) -> str:
         """Wait until the output matches and return the matching line."""
 
         def match() -> str | None:
@@ -183,7 +184,7 @@ class Call:
             assert line is not None, f"{pattern}: {self.output}"
             return line
 
-    def wait(self, timeout: float = 100) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """Wait for the end and return the exit code; after `timeout` fail with the stack of each thread."""
         try:
             code = self.process.wait(timeout)
