@@ -101,7 +101,7 @@ def test_down_spares_a_pod_in_use_unless_forced(study):
     code, output = one.command("down", "--force")
     assert code == 0, output
     assert call.wait() == 1
-    assert "was deleted (by `down`, gcloud, the console" in call.output
+    assert "was deleted (by `down`, gcloud or the console)" in call.output
     assert one.pod.api.nodes == {} == one.pod.api.queued
 
 

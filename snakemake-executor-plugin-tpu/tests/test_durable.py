@@ -25,7 +25,7 @@ def edit(one, old: str, new: str) -> None:
 
 def test_a_result_finished_while_the_laptop_sleeps_counts(study):
     """The pod's own idle rule has deleted the pod meanwhile; for the job that waits it is created again."""
-    one = study({"a": LONG, "b": LONG}, resources={"tpu_hosts": 1}, retries=1, **{"tpu-idle-delete": 0.15})
+    one = study({"a": LONG, "b": LONG}, resources={"tpu_hosts": 1}, retries=1, **{"tpu-idle-delete": 0.25})
     if not one.pod.network.separate:
         return  # there is no metadata server, so no guard
     one.pod.remove()

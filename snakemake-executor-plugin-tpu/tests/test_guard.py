@@ -247,7 +247,7 @@ def guarded(study):
     """Return a function that makes studies which create their pod with an idle rule."""
 
     def make(jobs, **profile):
-        one = study(jobs, **{"tpu-idle-delete": 0.1, **profile})
+        one = study(jobs, **{"tpu-idle-delete": 0.25, **profile})
         if not one.pod.network.separate:
             pytest.skip("the hosts share this machine's network: it needs iproute2 and CAP_NET_ADMIN")
         one.pod.remove()
@@ -264,17 +264,17 @@ def guarded(study):
 
 
 def test_pod_of_a_killed_controller_deletes_itself_once_its_job_has_ended(guarded):
-    one = guarded({"a": {"steps": 240, "options": "--hold 200"}})
+    one = guarded({"a": {"steps": 440, "options": "--hold 400"}})
     call = one.start()
     call.wait_for(r"job=a 0\] step 6$")
     call.signal(signal.SIGKILL)
     call.wait()
-    until(lambda: one.step("a") == 200)  # longer than the pod may be idle
+    until(lambda: one.step("a") == 400)  # longer than the pod may be idle
     assert all(host.is_up for host in one.pod.hosts)
     one.release("a")
     until(lambda: not any(host.is_up for host in one.pod.hosts))
     assert "REST DeleteQueuedResource" in one.pod.api.calls
-    assert one.step("a") == 240
+    assert one.step("a") == 440
 
 
 def test_pod_that_nobody_uses_deletes_itself(guarded):
@@ -306,7 +306,7 @@ def hide_api(pod):
     ],
 )
 def test_what_a_guard_cannot_do_is_said_before_the_first_job(guarded, fault, said):
-    one = guarded({"a": {}}, **{"tpu-idle-delete": 0.2})
+    one = guarded({"a": {}}, **{"tpu-idle-delete": 0.25})
     fault(one.pod)
     sentence = f"The pod cannot delete itself: {said}.*or delete it yourself by"
     before, started, _ = one.run().partition("launch 1, rank 0")
@@ -328,7 +328,7 @@ def test_hosts_hear_each_other_without_udp(guarded):
 
 
 def test_hosts_that_do_not_hear_each_other_are_said(guarded):
-    one = guarded({"a": {}}, **{"tpu-idle-delete": 0.2})
+    one = guarded({"a": {}}, **{"tpu-idle-delete": 0.25})
     block_udp(one.pod)
     one.pod.metadata.may_get = False
     assert one.command("up")[0] == 0

@@ -33,7 +33,9 @@ def study(folder: Path) -> Path:
     document["base"]["training"]["steps"] = 60
     document["base"]["data"]["test_puzzles"] = 100
     data_size = document["experiments"]["data_size"] | {"question": "How many puzzles?"}
-    document |= {"experiments": {"data_size": data_size}, "figures": paper["figures"]}
+    (figure,) = (one for one in paper["figures"] if one["name"] == "scaling_laws")
+    figure["panels"] = [panel for panel in figure["panels"] if panel.get("experiment") == "data_size"]
+    document |= {"experiments": {"data_size": data_size}, "figures": [figure]}
     path = folder / "experiments.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False))
     return path

@@ -252,7 +252,7 @@ class EmulatedPod:
         with self.api.lock:
             self.api.clear_faults()
             self.gcs.proxy.failures, self.gcs.proxy.latency = 0, 0.0
-            ready = [node for node in self.api.nodes.values() if node.state.name == "READY"]
+            ready = [node for node in self.api.nodes.values() if node._pb.state == 2]
             if not ready or not all(host.is_up for host in self.hosts):
                 self.api.forget()
                 self.booted.clear()
