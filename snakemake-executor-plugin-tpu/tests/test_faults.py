@@ -49,7 +49,7 @@ def test_preemption_with_notice_is_not_a_failure(study):
     call.wait_for(r"job=a 0\] step 6$")
     one.pod.preempt(notice=1.0)
     assert call.wait() == 0, call.output
-    assert "Error in rule" not in call.output
+    assert "TPU job count" not in call.output
     assert one.launches("a")["2-0"]["from"] == 6, call.output
 
 
