@@ -352,10 +352,11 @@ def test_what_becomes_of_a_job(executor, tmp_path, states, away, output, log, en
 
 
 @pytest.mark.parametrize(
-    ("record", "state"), [("RUNNING", None), ("CANCELLED by 0", "CANCELLED"), ("COMPLETED", "COMPLETED")]
+    ("record", "state"),
+    [("RUNNING", None), ("CANCELLED", None), ("CANCELLED by 0", "CANCELLED"), ("COMPLETED", "COMPLETED")],
 )
 def test_records_are_asked_about_jobs_that_have_left_the_queue(executor, commands, tmp_path, record, state):
-    """Records of jobs that a dead slurmctld had lost go on to say that they run."""
+    """Records of jobs that a dead slurmctld had lost go on to say that they run, or that nobody cancelled them."""
     commands("squeue", "8|RUNNING|None")
     commands("sacct", f"7|{record}")
     executor.status_rate_limiter = asyncio.Lock()

@@ -72,7 +72,7 @@ symmetry.GUESS_FROM = 3  # deeper passes of untrained weights differ by rounding
 shown = [fixed(depth, 1, 3) for depth in (4, 5)]
 guessed = [fixed(depth, 1, 3, 2) for depth in (4, 5)]
 symmetries = symmetry.restart_symmetries(run.data, 3)
-restarts = policies.restarts(net, test, 2, (1, 3), 0.0, symmetries, new_score, backend.synchronize).best
+restarts = policies.restarts(net, test, 2, (1, 3), (0.0, 0.0), symmetries, new_score, backend.synchronize).best
 net.step = step
 spread_halting(net)
 for name in ("halt.weight", "halt.bias"):

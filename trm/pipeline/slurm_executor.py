@@ -380,8 +380,9 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if missing := [job for job in jobs if job not in states]:
             records = ["sacct", "-X", "--noheader", "--parsable2", "--format=JobID,State", *clusters]
             text = await asyncio.to_thread(_output, [*records, "--jobs", ",".join(missing)])
-            # a job that has left the queue does not run, whatever the records say
-            known = _table(text or "")
+            # A job that has left the queue does not run, whatever the records say; one cancelled by nobody was lost:
+            # slurmctld came back without its state.
+            known = _table(re.sub(r"\|CANCELLED$", "|", text or "", flags=re.MULTILINE))
             states |= {job: known[job] for job in missing if known.get(job) in ENDED}
         return states
 
