@@ -20,7 +20,7 @@ PATIENCE = float(os.environ.get("PATIENCE", 240))  # seconds to wait on a busy m
 SLOW_WRITES = """\
 import os, sys, time
 
-if "train" in sys.orig_argv:
+if sys.orig_argv[2:4] == ["trm", "train"]:
     write = os.fsync
     os.fsync = lambda descriptor: (time.sleep(1), write(descriptor))
 """

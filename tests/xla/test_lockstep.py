@@ -32,9 +32,8 @@ def hosts(folder: Path) -> list[dict[str, list[Phase]]]:
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout.splitlines()[-1]))
     written = {path.name for path in folder.glob("*-1") for path in path.rglob("*") if path.is_file()}
-    assert not written - {
-        path.name for path in folder.glob("stopped-*/**/*")
-    }  # the second host wrote nothing
+    # the second host wrote nothing but its own diagnostics
+    assert written - {path.name for path in folder.glob("stopped-*/**/*")} <= {"xla-metrics-1.txt"}
     return found
 
 
