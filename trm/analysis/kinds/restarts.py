@@ -92,7 +92,9 @@ def laws_of(table: Table, spec: Any) -> tuple[pd.DataFrame, str | None, dict[Any
         raise UserError(
             f"no evaluation of {table.experiment} counted what restarts solve: set evaluation.restarts"
         )
-    rows = table.select({**spec.where, "policy": "restarts"})
+    rows = table.select(
+        {**spec.where, "policy": "restarts"}, ["label"]
+    )  # grid points differ in their evaluation
     rows = rows[rows["solved_counts"].notna()]
     key = spec.hue or ("label" if rows["label"].nunique() > 1 else None)
     return rows, key, {value: law_of(part) for value, part in common.groups(rows, key).items()}

@@ -61,6 +61,9 @@ class Table:
             if "policy" not in where:
                 rows = rows[rows["policy"] == "fixed"]
             settings = [name for name in names if name.startswith("evaluation.")]
+            if "label" in names:  # points may differ in their evaluation alone
+                known = self.info.get("coordinates", [])
+                settings += [name for name in known if name.startswith("evaluation.") and name in rows]
             rows = rows.drop_duplicates(["run", "split", "policy", "eval_steps", "restarts", *settings])
         elif any(name.startswith("evaluation.") for name in names):
             rows = rows[rows["main"]]
