@@ -16,7 +16,7 @@ import pytest
 from tests.pipeline.conftest import STUDY, new_project
 from tests.slurm.cluster import Cluster, missing_program
 
-PATIENCE = float(os.environ.get("PATIENCE", 240))  # seconds to wait on a busy machine
+PATIENCE = float(os.environ.get("PATIENCE", 600))  # seconds to wait on a busy machine
 SLOW_WRITES = """\
 import os, sys, time
 
