@@ -206,7 +206,10 @@ def load(path: str | Path) -> Table:
         both = (found, pd.read_csv(curves, low_memory=False))
         table, history = (_texts(frame, lambda text: text.removeprefix("'")) for frame in both)
         now = {"evaluation.noise": "evaluation.start_noise"}  # as earlier versions named it
-        table = table.rename(columns=now)
+        mixed = {key for key, name in now.items() if key in table and name in table}
+        for key in mixed:
+            table[now[key]] = table[now[key]].fillna(table[key])
+        table = table.drop(columns=mixed).rename(columns=now)
         info["coordinates"] = [now.get(name, name) for name in info.get("coordinates", [])]
         for name in ("primary", "main", "evaluation.first", "finished"):
             table[name] = table[name].astype(str) == "True"
