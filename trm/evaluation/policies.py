@@ -226,7 +226,8 @@ def restarts(
             if k in counts:
                 answers_KBS, halts_KB = torch.stack(answers), torch.stack(halts)
                 right_KB = is_right(answers_KBS, labels, ignore)
-                result[f"+solved {k}"] = torch.bincount(right_KB.sum(0), minlength=k + 1)
+                numbers = torch.arange(k + 1, device=inputs.device)  # XLA has no bincount
+                result[f"+solved {k}"] = (right_KB.sum(0)[:, None] == numbers).sum(0)
                 for policy, index_B in zip(policies, chosen(answers_KBS, halts_KB, right_KB)):
                     taken, score = (
                         answers_KBS[index_B, torch.arange(len(inputs), device=inputs.device)],
