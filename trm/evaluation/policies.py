@@ -79,14 +79,16 @@ def fixed(
         inputs, labels = data.inputs[part], data.labels[part]
         count, result = len(inputs), dict[str, Tensor]()
         states = Pass(net, inputs, data.puzzle[part], views=views, rows=rows)
-        first = solved = torch.zeros(count, dtype=torch.int32, device=inputs.device)
+        # the step as a tensor: XLA compiles another program where a number happens to equal another one
+        first, solved, taken = (torch.zeros(count, dtype=torch.int32, device=inputs.device) for _ in range(3))
         wait()
         started = time.perf_counter()
         for step in range(1, depths[-1] + 1):
             logits, halt = states.step()
-            first = torch.where((first == 0) & (halt > 0), step, first)
+            taken = taken + 1
+            first = torch.where((first == 0) & (halt > 0), taken, first)
             right_now = is_right(states.answers(logits), labels, ignore)
-            solved = torch.where((solved == 0) & right_now, step, solved)
+            solved = torch.where((solved == 0) & right_now, taken, solved)
             wait()  # each step is one XLA program, whatever the depth
             if step in depths:
                 paused = time.perf_counter()
