@@ -13,12 +13,13 @@ from tests.training.puzzles import write_dataset
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import json, sys
+from functools import partial
 from pathlib import Path
 import torch
 from tests.evaluation.test_evaluate import spread_halting
 from tests.xla.steps import config
 from trm.backends.registry import open_backend
-from trm.evaluation import policies, symmetry
+from trm.evaluation import parts, policies, symmetry
 from trm.model import inference
 from trm.training.dataset import Dataset
 from trm.model.scores import Score
@@ -58,11 +59,12 @@ net.step = counted
 
 inference.inference_batch = lambda *_: 4  # several batches, the last one short
 new_score = lambda: Score(backend.device, sizes.ignore, 1)
+run_batches = partial(parts.compute, fetch=backend.fetch_all)  # as an evaluation does
 compilations = getattr(backend, "compilations", int)
 def fixed(depth, view_steps=0, *shown):
     before = compilations()
     views = symmetry.random_views(run.data, view_steps, depth, *shown)
-    found = policies.fixed(net, test, (depth,), new_score, backend.synchronize, views)
+    found = policies.fixed(net, test, (depth,), new_score, backend.synchronize, views, run=run_batches)
     score = found.depths[depth].score.result(backend.total)
     return {"score": [score["puzzles"], score["cross_entropy"]], "rows": list(found.answers.shape),
             "halt": found.halt_logits.tolist(), "compiled": compilations() - before}

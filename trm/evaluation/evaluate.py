@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ class Evaluation:
         self.views = self._views(max(self.depths))
         self.step_flops = forward_flops(model, sizes.seq_len, sizes.vocab)
         self.blank = dataset.blank
-        self.batches: Runner = compute
+        self.batches: Runner = partial(compute, fetch=backend.fetch_all)
         self.results: list[dict[str, Any]] = []
         self.predictions: dict[str, np.ndarray] = {}
 
@@ -109,7 +110,7 @@ class Evaluation:
 
     def _bins(self, split: str, right: torch.Tensor) -> dict[str, list[dict[str, Any]]]:
         """Accuracy by difficulty; `right`: results of this worker's share."""
-        local, result = right.cpu().numpy(), {}
+        local, result = right.numpy(), {}
         for name, (numbers, limits) in bins.binned(self._selected(split), self.blank).items():
             counts = bins.counts(local, numbers[self.backend.worker :: self.backend.world], len(limits))
             total = self.backend.total(torch.from_numpy(counts))
@@ -149,16 +150,16 @@ class Evaluation:
         for depth, timed in run.depths.items():
             self._add(split, "fixed", depth, 1, timed.score, timed.seconds, run.right[depth])
         last = max(self.depths)
-        steps = torch.arange(1, last + 1, device=run.first_positive.device)
+        steps = torch.arange(1, last + 1)
         firsts = torch.stack((run.first_positive, run.first_right))
         counts = (firsts[:, :, None] == steps).sum(1).flatten()
-        total = torch.cat((counts, torch.tensor([firsts.shape[1]], device=counts.device)))
+        total = torch.cat((counts, torch.tensor([firsts.shape[1]])))
         *numbers, puzzles = self.backend.total(total).tolist()
         shares = [number / max(1, puzzles) for number in numbers]
         if self.backend.world == 1:
-            self.predictions[f"{split}_answers"] = run.answers.cpu().numpy()
-            self.predictions[f"{split}_halt_logits"] = run.halt_logits.cpu().numpy()
-            self.predictions[f"{split}_first_positive"] = run.first_positive.cpu().numpy()
+            self.predictions[f"{split}_answers"] = run.answers.numpy()
+            self.predictions[f"{split}_halt_logits"] = run.halt_logits.numpy()
+            self.predictions[f"{split}_first_positive"] = run.first_positive.numpy()
         return {"steps": list(range(1, last + 1)), "share": shares[:last], "solved": shares[last:]}
 
     def _confident(self, data: Rows, depth: int, name: str) -> Timed:
@@ -279,7 +280,7 @@ def evaluate_run(
         raise UserError("--predictions requires a single worker")
     runner = Evaluation(load_weights(run), Dataset(dataset), evaluation, backend)
     if parts and backend.world == 1:
-        parts.open(runner.identity)
+        parts.open(runner.identity, backend.fetch_all)
         runner.batches = parts.compute
         with parts.signals:
             document = runner.run()

@@ -17,6 +17,8 @@ SAVE_SECONDS = 60.0
 """Between two writes."""
 Result = dict[str, Tensor]
 """Of a batch, by name: sums, whose names begin with `+`, and values of each row."""
+Fetch = Callable[[Result], Result]
+"""Copies a result to the host: `Backend.fetch_all`."""
 
 
 def join(parts: list[Result]) -> Result:
@@ -29,9 +31,16 @@ def join(parts: list[Result]) -> Result:
     }
 
 
-def compute(name: str, batches: Iterable[slice], one: Callable[[slice], Result]) -> Result:
-    """The result of the work `name`, batch by batch; nothing is kept."""
-    return join([one(part) for part in batches])
+def to_host(result: Result) -> Result:
+    """The result of a device that needs no program for it."""
+    return {name: value.cpu() for name, value in result.items()}
+
+
+def compute(
+    name: str, batches: Iterable[slice], one: Callable[[slice], Result], fetch: Fetch = to_host
+) -> Result:
+    """The result of the work `name`, batch by batch, on the host; nothing is kept."""
+    return join([fetch(one(part)) for part in batches])
 
 
 class Parts:
@@ -44,6 +53,7 @@ class Parts:
 
     def __init__(self, store: Store, end: float | None = None):
         self._store, self._end, self._identity = store, end, ""
+        self._fetch: Fetch = to_host
         self._saved_at, self._fresh = time.monotonic(), dict[str, Result]()
         self._known: dict[str, Result] = {}
         self.signals = Signals()
@@ -51,9 +61,9 @@ class Parts:
         self.done = 0
         """Batches of this process."""
 
-    def open(self, identity: str) -> None:
+    def open(self, identity: str, fetch: Fetch = to_host) -> None:
         """Read what is kept. `identity`: of weights, data, evaluation and device; results of another one are left."""
-        self._identity = identity
+        self._identity, self._fetch = identity, fetch
         for info in list(self._store.list()):
             kept = torch.load(io.BytesIO(self._store.get_bytes(info.name)), weights_only=True)
             if kept.pop("identity") == identity:
@@ -66,8 +76,7 @@ class Parts:
             key = f"{name} {part.start}"
             if key not in self._known:
                 with self.signals.abandonable():
-                    made = one(part)
-                self._known[key] = self._fresh[key] = {word: value.cpu() for word, value in made.items()}
+                    self._known[key] = self._fresh[key] = self._fetch(one(part))
                 self.done += 1
                 self._after()
             results.append(self._known[key])

@@ -33,7 +33,7 @@ class Timed(NamedTuple):
 
 
 class FixedResult(NamedTuple):
-    """Results of `fixed`."""
+    """Results of `fixed`, on the host."""
 
     depths: dict[int, Timed]
     first_positive: Tensor
@@ -102,10 +102,8 @@ def fixed(
             "first": first, "solved": solved, "answers": states.answers(logits), "halts": halt.float()
         }  # fmt: skip
 
-    ignore, device = new_score().ignore, data.inputs.device
-    whole = {
-        key: value.to(device) for key, value in run(f"fixed {name}", batches(net, data, name), one).items()
-    }
+    ignore = new_score().ignore
+    whole = run(f"fixed {name}", batches(net, data, name), one)
     timed = {
         depth: Timed(new_score().with_sums(whole[f"+sums {depth}"]), float(whole[f"+seconds {depth}"]))
         for depth in depths
@@ -242,7 +240,6 @@ def restarts(
         return result
 
     whole = run(f"restarts {name}", batches(net, data, name), one)
-    whole = {key: value.to(data.inputs.device) for key, value in whole.items()}
     best, majority, oracle = (
         {k: new_score().with_sums(whole[f"+{policy} {k}"]) for k in counts} for policy in policies
     )
