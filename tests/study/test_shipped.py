@@ -21,8 +21,6 @@ STUDIES = {
     "tpu": {"scale": "tpu"},
 }
 EQUAL_FLOPS = [
-    ("laptop", "mlp_vs_attention", "Sudoku, MLP", "Sudoku, attention"),
-    ("laptop", "mlp_vs_attention", "maze, MLP", "maze, attention"),
     ("tpu", "mlp_vs_attention", "MLP", "attention, FLOPs of the MLP"),
     ("tpu", "mlp_vs_attention", "maze, MLP", "maze, attention, FLOPs of the MLP"),
     ("laptop", "curriculum", "n 1 in the first third", "fixed, FLOPs of n 1 in the first third"),
