@@ -7,23 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trm.data.pool import load_pool
 from trm.study.schema import DataConfig
 from trm.tasks.build import build_dataset, build_source
+from trm.tasks.sudoku.geometry import to_text
+
+
+def build(config: DataConfig, root: Path) -> Path:
+    """Folder `root`/set of a data set; its pool is in `root`/source."""
+    build_source(config, root / "source")
+    build_dataset(config, root / "source", root / "set")
+    return root / "set"
 
 
 def small(**changes) -> DataConfig:
     """4x4 Sudoku: every class with 4-8 clues, three copies of each training puzzle."""
-    settings = {
-        "source": "generate",
-        "box_rows": 2,
-        "box_cols": 2,
-        "clues_min": 4,
-        "clues_max": 8,
-        "train_puzzles": 40,
-        "validation_puzzles": 20,
-        "test_puzzles": 100,
-        "augmentations": 3,
-    }
+    settings = {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_min": 4, "clues_max": 8}
+    settings |= {"train_puzzles": 40, "validation_puzzles": 20, "test_puzzles": 100, "augmentations": 3}
     return DataConfig(**(settings | changes))
 
 
@@ -46,26 +46,23 @@ def set_4x4(tmp_path_factory, pool_4x4) -> Path:
 @pytest.fixture(scope="session")
 def mazes(tmp_path_factory) -> Path:
     """Folder of a data set of 8x8 mazes with all symmetries. Read only."""
-    folder = tmp_path_factory.mktemp("mazes")
-    config = maze_config()
-    build_source(config, folder / "source")
-    build_dataset(config, folder / "source", folder / "set")
-    return folder / "set"
+    return build(maze_config(), tmp_path_factory.mktemp("mazes"))
 
 
 def maze_config(**changes) -> DataConfig:
     """8x8 mazes with a path of at least 14 cells."""
-    settings = {
-        "task": "maze",
-        "source": "generate",
-        "maze_size": 8,
-        "min_path": 14,
-        "train_puzzles": 20,
-        "validation_puzzles": 5,
-        "test_puzzles": 10,
-        "augmentations": 7,
-    }
+    settings = {"task": "maze", "source": "generate", "maze_size": 8, "min_path": 14, "augmentations": 7}
+    settings |= {"train_puzzles": 20, "validation_puzzles": 5, "test_puzzles": 10}
     return DataConfig(**(settings | changes))
+
+
+def pool_csv(path: Path, pool_folder: Path, count: int, start: int = 0) -> list[str]:
+    """Write puzzles of a 4x4 pool as a CSV file; its lines."""
+    pool, _ = load_pool(pool_folder)
+    rows = zip(pool.questions[start : start + count], pool.answers[start : start + count])
+    lines = [f"made,{to_text(q - 1)},{to_text(a - 1)},{i}\n" for i, (q, a) in enumerate(rows)]
+    path.write_text("source,question,answer,rating\n" + "".join(lines))
+    return lines
 
 
 def apply_numpy(rows: np.ndarray, token_map: np.ndarray, cell_map: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The command line of the data, through `python -m trm`'s own entry."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,21 +17,25 @@ def config_text(**changes) -> str:
     return small(**changes).model_dump_json(exclude_defaults=True)
 
 
-def test_source_build_expand_inspect(tmp_path, capsys):
-    config, out = config_text(), str(tmp_path / "set")
-    (tmp_path / "config.json").write_text(config)
-    assert main(["data", "source", "--config", config, "--files", "", "--out", str(tmp_path / "source")]) == 0
-    build = ["data", "build", "--config", str(tmp_path / "config.json"), "--source", str(tmp_path / "source")]
-    assert main([*build, "--out", out]) == 0
-    assert main(["data", "expand", out, "--out", str(tmp_path / "expanded")]) == 0
+def data(words: str) -> int:
+    """Exit code of `trm data`."""
+    return main(["data", *words.split()])
+
+
+def test_source_build_expand_inspect(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(config_text())
+    assert main(["data", "source", "--config", config_text(), "--files", "", "--out", "source"]) == 0
+    assert data("build --config config.json --source source --out set") == 0
+    assert data("expand set --out expanded") == 0
     assert "160 training puzzles" in capsys.readouterr().out
-    assert load(tmp_path / "expanded", "train").puzzles == 160
+    assert load(Path("expanded"), "train").puzzles == 160
     for folder, words in (
         ("source", "pool of 2,236 puzzles in 2,236 classes"),
         ("set", "train: 40 originals in 40 classes"),
         ("expanded", "3 written out"),
     ):
-        assert main(["data", "inspect", str(tmp_path / folder), "--samples", "1"]) == 0
+        assert data(f"inspect {folder} --samples 1") == 0
         assert words in capsys.readouterr().out
 
 
@@ -43,35 +48,28 @@ def test_snakemakes_empty_output_folder_is_used(tmp_path):
 def test_files_stand_apart_from_the_identity(tmp_path, capsys):
     path = tmp_path / "a.csv"
     path.write_text("source,question,answer,rating\nx,.234341221434321,1234341221434321,0\n")
-    config = '{"source": "csv", "box_rows": 2, "box_cols": 2}'
-    assert (
-        main(["data", "source", "--config", config, "--files", str(path), "--out", str(tmp_path / "out")])
-        == 0
-    )
+    config = ["--config", '{"source": "csv", "box_rows": 2, "box_cols": 2}']
+    assert main(["data", "source", *config, "--files", str(path), "--out", str(tmp_path / "out")]) == 0
     assert "1 puzzles in 1 classes" in capsys.readouterr().out
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert len(manifest["identity"]["sha256"][0]) == 64
     assert str(tmp_path) not in json.dumps(manifest["identity"])
 
 
-@pytest.mark.parametrize("kind", ["mazes", "reference"])
-def test_inspect_draws(tmp_path, capsys, mazes, set_4x4, kind):
-    folder = mazes
-    if kind == "reference":
-        folder = tmp_path / "reference"
-        (folder / "test").mkdir(parents=True)
-        for path in (set_4x4 / "test").iterdir():
-            (folder / "test" / path.name).write_bytes(path.read_bytes())
-    assert main(["data", "inspect", str(folder)]) == 0
+def test_inspect_draws_mazes(capsys, mazes):
+    assert data(f"inspect {mazes}") == 0
     text = capsys.readouterr().out
-    if kind == "mazes":
-        row = load(mazes, "test").labels[0]
-        assert "cells of the shortest path: mean" in text
-        assert "S" in text
-        assert set(np.unique(row)) <= {1, 2, 3, 4, 5}
-    else:
-        assert "built by other tools" in text
-        assert "test: 100 originals" in text
+    assert "cells of the shortest path: mean" in text
+    assert "S" in text
+    assert set(np.unique(load(mazes, "test").labels[0])) <= {1, 2, 3, 4, 5}
+
+
+def test_inspect_draws_data_sets_of_other_tools(tmp_path, capsys, set_4x4):
+    shutil.copytree(set_4x4 / "test", tmp_path / "reference/test")
+    assert data(f"inspect {tmp_path}/reference") == 0
+    text = capsys.readouterr().out
+    assert "built by other tools" in text
+    assert "test: 100 originals" in text
 
 
 @pytest.mark.parametrize(
@@ -101,41 +99,27 @@ def test_bad_input_is_one_sentence(tmp_path, monkeypatch, capsys, arguments, wor
     assert not Path("o").exists()
 
 
-def test_one_configuration_serves_data_and_training(tmp_path, capsys):
+def test_one_configuration_serves_data_and_training(tmp_path, monkeypatch, capsys):
     """Puzzles of a CSV file whose checksum nobody wrote down, trained on with a value changed by hand."""
-    rows = ["question,answer"] + [
+    monkeypatch.chdir(tmp_path)
+    rows = [
         "".join("." if cell in hidden else digit for cell, digit in enumerate("1234341221434321"))
         + ",1234341221434321"
         for hidden in ((0,), (0, 5), (0, 1, 2))
     ]
-    (tmp_path / "a.csv").write_text("\n".join(rows) + "\n")
-    data = {
-        "source": "csv",
-        "files": [str(tmp_path / "a.csv")],
-        "box_rows": 2,
-        "box_cols": 2,
-        "augmentations": 0,
-    }
-    data |= {"train_puzzles": 1, "validation_puzzles": 1, "test_puzzles": 1}
+    Path("a.csv").write_text("\n".join(["question,answer", *rows]) + "\n")
+    sudoku = {"source": "csv", "files": ["a.csv"], "box_rows": 2, "box_cols": 2, "augmentations": 0}
+    sudoku |= {"train_puzzles": 1, "validation_puzzles": 1, "test_puzzles": 1}
     model = {"d_model": 8, "heads": 1, "layers": 1, "h_cycles": 1, "l_cycles": 1, "halt_max_steps": 2}
     training = {"batch_size": 4, "rows": 40, "precision": "float32", "warmup_steps": 0}
-    (tmp_path / "run.json").write_text(
-        json.dumps({"model": model, "data": data, "training": training, "seed": 3})
-    )
-    common = ["--config", str(tmp_path / "run.json"), "--set", "training.lr=2e-3"]
-    assert main(["data", "source", *common, "--out", str(tmp_path / "pool")]) == 0
-    built = ["data", "build", *common, "--source", str(tmp_path / "pool"), "--out", str(tmp_path / "set")]
-    assert main(built) == 0
-    places = [
-        "--dataset",
-        str(tmp_path / "set"),
-        "--out",
-        str(tmp_path / "run"),
-        "--checkpoints",
-        str(tmp_path / "c"),
-    ]
-    assert main(["train", *common, *places, "--threads", "1", "--set", "seed=4"]) == 0
-    result = json.loads((tmp_path / "run" / "training.json").read_text())
+    run = {"model": model, "data": sudoku, "training": training, "seed": 3}
+    Path("run.json").write_text(json.dumps(run))
+    common = "--config run.json --set training.lr=2e-3"
+    assert data(f"source {common} --out pool") == 0
+    assert data(f"build {common} --source pool --out set") == 0
+    train = f"train {common} --dataset set --out run --checkpoints c --threads 1 --set"
+    assert main([*train.split(), "seed=4"]) == 0
+    result = json.loads(Path("run/training.json").read_text())
     assert (result["steps"], result["seed"], result["config"]["training"]["lr"]) == (10, 4, 2e-3)
     assert len(result["config"]["data"]["sha256"][0]) == 64
     capsys.readouterr()
@@ -145,5 +129,5 @@ def test_one_configuration_serves_data_and_training(tmp_path, capsys):
         ("data.hints=3", "data.hints: must be two whole numbers"),
         ("training.lr", "must be key=value"),
     ):
-        assert main(["train", *common, *places, "--set", change]) == 2
+        assert main([*train.split(), change]) == 2
         assert words in capsys.readouterr().err

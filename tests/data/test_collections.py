@@ -55,13 +55,8 @@ def test_a_collection_becomes_a_file_of_the_official_layout(server, pinned, tmp_
         monkeypatch.setitem(collections.COLLECTIONS, "17_clue", known)
         place = ["17_clue"]
     else:
-        place = [
-            f"{address}/data.zip",
-            "--member",
-            "17_clue",
-            "--sha256",
-            hashlib.sha256(content).hexdigest(),
-        ]
+        checksum = hashlib.sha256(content).hexdigest()
+        place = f"{address}/data.zip --member 17_clue --sha256 {checksum}".split()
     assert main(["data", "fetch", "--from", *place, "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "a.csv: 1 puzzles; 1 without a single solution left out, SHA-256" in said

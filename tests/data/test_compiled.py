@@ -1,9 +1,10 @@
 """Compiled code is imported only where it is needed, and cached where it can be."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+
+from tests.shell import python
 from trm.compiled import sources_digest
 from trm.io import first_writable
 
@@ -29,13 +30,19 @@ def test_a_change_in_any_compiled_file_is_another_cache(tmp_path):
     assert sources_digest(tmp_path) not in (first, second)
 
 
-def test_the_trainers_imports_need_no_compiler():
-    code = """if True:
-        import sys
-        from trm.data import dataset, sampler
-        from trm.tasks import build, task_of
-        task_of("sudoku"), task_of("maze"), task_of("arc")
-        print([name for name in ("numba", "torch", "scipy", "pandas", "google.cloud.storage") if name in sys.modules])
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "[]\n", done.stderr
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        (
+            "trm.data.dataset, trm.data.sampler, trm.tasks.build",
+            "numba torch scipy pandas google.cloud.storage",
+        ),
+        ("trm.study.dataset_identity", "numpy torch numba"),
+        ("trm.analysis.kinds", "numpy pandas matplotlib scipy"),
+    ],
+)
+def test_light_modules_import_nothing_heavy(modules, heavy):
+    tasks = "from trm.tasks import task_of; [task_of(name) for name in ('sudoku', 'maze', 'arc')]"
+    code = f"import sys, {modules}\n{tasks if 'tasks' in modules else ''}\n"
+    code += f"print([name for name in {heavy.split()} if name in sys.modules])"
+    assert python("-c", code, check=True).stdout == "[]\n"

@@ -6,13 +6,16 @@ from copy import deepcopy
 import pytest
 import yaml
 
-from tests.data.conftest import small
+from tests.data.conftest import pool_csv, small
 from tests.pipeline.conftest import STUDY
+from trm.cli import main
 from trm.cli.solve import _read
 from trm.data import csv_source
-from trm.data.pool import load_pool
 from trm.errors import UserError
+from trm.io import sha256_file
+from trm.storage import open_store
 from trm.study.schema import DataConfig
+from trm.tasks import build
 from trm.tasks.build import build_source
 from trm.tasks.sudoku.classes import FOUR
 from trm.tasks.sudoku.geometry import parse_puzzles, to_text
@@ -20,27 +23,15 @@ from trm.tasks.sudoku.geometry import parse_puzzles, to_text
 HEADER = "source,question,answer,rating\n"
 
 
-def lines(pool_folder, count, start=0):
-    """CSV lines of puzzles of the 4x4 pool."""
-    pool, _ = load_pool(pool_folder)
-    return [
-        f"made,{to_text(q - 1)},{to_text(a - 1)},{i}\n"
-        for i, (q, a) in enumerate(
-            zip(pool.questions[start : start + count], pool.answers[start : start + count])
-        )
-    ]
-
-
 def csv_config(*paths, **changes) -> DataConfig:
     return small(source="csv", files=tuple(str(path) for path in paths), clues_min=0, clues_max=0, **changes)
 
 
 def test_plain_gzipped_and_several_files(tmp_path, pool_4x4, monkeypatch):
-    rows = lines(pool_4x4, 60)
+    rows = pool_csv(tmp_path / "all.csv", pool_4x4, 60)
     (tmp_path / "a.csv").write_text(HEADER + "".join(rows[:30]).rstrip("\n"))  # no newline at the end
     with gzip.open(tmp_path / "b.csv.gz", "wt", newline="") as out:
-        out.write(HEADER.replace("\n", "\r\n") + "".join(rows[30:]).replace("\n", "\r\n"))
-    (tmp_path / "all.csv").write_text(HEADER + "".join(rows))
+        out.write((HEADER + "".join(rows[30:])).replace("\n", "\r\n"))
     monkeypatch.setattr(csv_source, "BLOCK", 7)  # many blocks
     parted = build_source(csv_config(tmp_path / "a.csv", tmp_path / "b.csv.gz"), tmp_path / "parted")
     whole = build_source(csv_config(tmp_path / "all.csv"), tmp_path / "whole")
@@ -52,12 +43,12 @@ def test_plain_gzipped_and_several_files(tmp_path, pool_4x4, monkeypatch):
 
 
 def test_other_orders_of_columns_and_missing_ratings(tmp_path, pool_4x4):
-    source, question, answer, _ = lines(pool_4x4, 1)[0].rstrip("\n").split(",")
+    (line,) = pool_csv(tmp_path / "a.csv", pool_4x4, 1)
+    _, question, answer, _ = line.split(",")
     (tmp_path / "a.csv").write_text(f'﻿answer,question,rating\n"{answer}",{question},\n')
     pool = build_source(csv_config(tmp_path / "a.csv"), tmp_path / "out")
     assert sorted(to_text(pool.answers[0] - 1)) == sorted(answer)
     assert pool.ratings.tolist() == [0]  # solved by ourselves
-    assert source == "made"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +63,7 @@ def test_other_orders_of_columns_and_missing_ratings(tmp_path, pool_4x4):
 )
 def test_layouts_of_published_collections(header, separator, blank, tmp_path, pool_4x4, monkeypatch):
     """Their names of columns, separators and blank cells, and blank lines at the end."""
-    rows = [line.split(",")[1:3] for line in lines(pool_4x4, 20)]
+    rows = [line.split(",")[1:3] for line in pool_csv(tmp_path / "a.csv", pool_4x4, 20)]
     texts = [question.replace(".", blank) + separator + answer for question, answer in rows]
     (tmp_path / "a.csv").write_text("\n".join([header, *texts, "", ""]))
     monkeypatch.setattr(csv_source, "BLOCK", 8)
@@ -85,16 +76,12 @@ def test_layouts_of_published_collections(header, separator, blank, tmp_path, po
 
 
 def test_equivalent_puzzles_are_kept_once(tmp_path, pool_4x4):
-    row = lines(pool_4x4, 1)[0]
-    renamed = row.translate(str.maketrans("1234", "2341"))
-    swapped = ",".join(
-        "".join(text[4 * r : 4 * r + 4] for r in (1, 0, 2, 3)) if len(text) == 16 else text
-        for text in row.split(",")
-    )
-    renamed = ",".join(
-        a if i in (0, 3) else b for i, (a, b) in enumerate(zip(row.split(","), renamed.split(",")))
-    )
-    (tmp_path / "a.csv").write_text(HEADER + row + renamed + swapped + lines(pool_4x4, 1, start=5)[0])
+    row, *_, other = pool_csv(tmp_path / "a.csv", pool_4x4, 6)
+    _, *grids, _ = row.split(",")
+    renamed = [grid.translate(str.maketrans("1234", "2341")) for grid in grids]
+    swapped = ["".join(grid[4 * r : 4 * r + 4] for r in (1, 0, 2, 3)) for grid in grids]
+    same = "".join(f"made,{','.join(each)},0\n" for each in (renamed, swapped))
+    (tmp_path / "a.csv").write_text(HEADER + row + same + other)
     pool = build_source(csv_config(tmp_path / "a.csv"), tmp_path / "out")
     assert pool.puzzles == 2
     assert pool.report["equivalent_removed"] == 2
@@ -113,37 +100,23 @@ def test_equivalent_puzzles_are_kept_once(tmp_path, pool_4x4):
         (HEADER + "made,................\n", "line 2: 2 fields instead of 4"),
         (HEADER + "\nmade,................,1234341221434321,0\n", "line 2: 0 fields instead of 4"),
         (HEADER + "a,b,c,d,e\n", "line 2: 5 fields instead of 4"),
-        (
-            HEADER + "made,1..5............,1234341221434321,0\n",
-            "line 2: the question has '5' at character 4",
-        ),
+        (HEADER + "made,1..5............,1234341221434321,0\n", "line 2: the question has '5' at character 4"),
         (HEADER + "made,1...............,123434122143432.,0\n", "line 2: the answer has '.' at character 16"),
         (HEADER + "made,2...34122143432.,1234341221434321,0\n", "line 2: the answer contradicts a clue"),
-        (
-            HEADER + "made,.234341221434321,1234341221434322,0\n",
-            "line 2: the answer repeats a digit.*solution is another one",
-        ),
-        (
-            HEADER + "made,123434122143....,1234341221431234,0\n",
-            "line 2: the answer repeats a digit.*solution is another one",
-        ),
-        (
-            HEADER + "made,11..............,1134341221434321,0\n",
-            "line 2: the answer repeats.*has no solution",
-        ),
-        (
-            HEADER + "made,12..............,1234341221434321,0\n",
-            "line 2: the puzzle has more than one solution",
-        ),
-        (
-            HEADER + "made,.234341221434321,1234341221434321,hard\n",
-            "line 2: the rating 'hard' is not a whole number",
-        ),
+        (HEADER + "made,.234341221434321,1234341221434322,0\n",
+         "line 2: the answer repeats a digit.*solution is another one"),
+        (HEADER + "made,123434122143....,1234341221431234,0\n",
+         "line 2: the answer repeats a digit.*solution is another one"),
+        (HEADER + "made,11..............,1134341221434321,0\n", "line 2: the answer repeats.*has no solution"),
+        (HEADER + "made,12..............,1234341221434321,0\n",
+         "line 2: the puzzle has more than one solution"),
+        (HEADER + "made,.234341221434321,1234341221434321,hard\n",
+         "line 2: the rating 'hard' is not a whole number"),
         (HEADER + "made,.234341221434321,1234341221434321,-3\n", "line 2: the rating '-3'"),
         (HEADER + '"made,.234341221434321,1234341221434321,0\n', "line 2: unexpected end of data"),
         (HEADER + '"a\nb",.234341221434321,1234341221434321,0\n', "a quoted field spans several lines"),
     ],
-)
+)  # fmt: skip
 def test_malformed_files_are_refused_by_line(tmp_path, text, words):
     path = tmp_path / "bad.csv"
     path.write_text(text)
@@ -155,32 +128,28 @@ def test_malformed_files_are_refused_by_line(tmp_path, text, words):
 
 def test_lines_count_through_blocks(tmp_path, pool_4x4, monkeypatch):
     monkeypatch.setattr(csv_source, "BLOCK", 4)
-    rows = lines(pool_4x4, 40)
-    (tmp_path / "bad.csv").write_text(HEADER + "".join(rows) + "made,12,12,0\n")
-    with pytest.raises(UserError, match=r"bad.csv line 42: "):
-        build_source(csv_config(tmp_path / "bad.csv"), tmp_path / "out")
-    fields = rows[30].split(",")
-    answer = fields[2][1:] + fields[2][:1]
-    (tmp_path / "bad.csv").write_text(
-        HEADER + "".join(rows[:30]) + f"made,{'.' * 16},{answer},0\n" + "".join(rows[31:])
-    )
-    with pytest.raises(UserError, match=r"bad.csv line 32: "):
-        build_source(csv_config(tmp_path / "bad.csv"), tmp_path / "out")
+    bad = tmp_path / "bad.csv"
+    rows = pool_csv(bad, pool_4x4, 40)
+    answer = rows[30].split(",")[2]
+    wrong = f"made,{'.' * 16},{answer[1:] + answer[:1]},0\n"
+    for at, lines in ((42, [*rows, "made,12,12,0\n"]), (32, [*rows[:30], wrong, *rows[31:]])):
+        bad.write_text(HEADER + "".join(lines))
+        with pytest.raises(UserError, match=rf"bad.csv line {at}: "):
+            build_source(csv_config(bad), tmp_path / "out")
 
 
 def test_broken_gzip_missing_file_and_wrong_checksum(tmp_path, pool_4x4):
-    good = tmp_path / "a.csv"
-    good.write_text(HEADER + "".join(lines(pool_4x4, 3)))
-    packed = tmp_path / "a.csv.gz"
+    good, packed = tmp_path / "a.csv", tmp_path / "a.csv.gz"
+    pool_csv(good, pool_4x4, 3)
     packed.write_bytes(gzip.compress(good.read_bytes())[:-9])
-    with pytest.raises(UserError, match=r"not a complete gzip file"):
-        build_source(csv_config(packed), tmp_path / "out")
-    with pytest.raises(UserError, match="does not exist"):
-        build_source(csv_config(tmp_path / "none.csv"), tmp_path / "out")
-    with pytest.raises(UserError, match="has the SHA-256"):
-        build_source(csv_config(good, sha256=("0" * 64,)), tmp_path / "out")
-    with pytest.raises(UserError, match=r"give its checksum in data.sha256"):
-        build_source(csv_config("gs://bucket/a.csv"), tmp_path / "out")
+    for config, words in (
+        (csv_config(packed), r"not a complete gzip file"),
+        (csv_config(tmp_path / "none.csv"), "does not exist"),
+        (csv_config(good, sha256=("0" * 64,)), "has the SHA-256"),
+        (csv_config("gs://bucket/a.csv"), r"give its checksum in data.sha256"),
+    ):
+        with pytest.raises(UserError, match=words):
+            build_source(config, tmp_path / "out")
 
 
 @pytest.mark.parametrize("start", ["", HEADER])
@@ -195,46 +164,30 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path, star
         build_source(csv_config(bomb), tmp_path / "out")
 
 
-def test_remote_files_are_fetched_once_and_checked(tmp_path, pool_4x4, monkeypatch):
-    """gs:// goes through the package's own store, here a folder that plays the bucket."""
-    from trm.io import sha256_file
-    from trm.storage import open_store
-    from trm.tasks import build
-
-    (tmp_path / "bucket").mkdir()
-    path = tmp_path / "bucket" / "a.csv"
-    path.write_text(HEADER + "".join(lines(pool_4x4, 12)))
-    opened = []
-
-    def bucket(uri):
-        opened.append(uri)
-        return open_store(tmp_path / "bucket")
-
-    monkeypatch.setattr(build, "open_store", bucket)
+@pytest.fixture
+def bucket(tmp_path, pool_4x4, monkeypatch):
+    """gs:// goes through the package's own store, here a folder that plays the bucket: a.csv in it, what is opened."""
+    folder, opened = tmp_path / "bucket", []
+    folder.mkdir()
+    pool_csv(folder / "a.csv", pool_4x4, 40)
+    monkeypatch.setattr(build, "open_store", lambda uri: opened.append(uri) or open_store(folder))
     monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
+    return folder / "a.csv", opened
+
+
+def test_remote_files_are_fetched_once_and_checked(tmp_path, bucket):
+    path, opened = bucket
     config = csv_config("gs://team/puzzles/a.csv", sha256=(sha256_file(path),))
-    assert build_source(config, tmp_path / "out").puzzles == 12
-    assert build_source(config, tmp_path / "again").puzzles == 12
+    assert build_source(config, tmp_path / "out").puzzles == 40
+    assert build_source(config, tmp_path / "again").puzzles == 40
     assert opened == ["gs://team/puzzles"]
     with pytest.raises(UserError, match="gs://team/puzzles/a.csv has the SHA-256"):
         build_source(csv_config("gs://team/puzzles/a.csv", sha256=("1" * 64,)), tmp_path / "other")
 
 
-def test_a_login_node_fetches_what_comes_from_the_network(tmp_path, pool_4x4, monkeypatch, capsys):
+def test_a_login_node_fetches_what_comes_from_the_network(tmp_path, bucket, monkeypatch, capsys):
     """`trm data fetch` makes the pools that need it, and only those; a later study finds them."""
-    from trm.cli import main
-    from trm.io import sha256_file
-    from trm.storage import open_store
-    from trm.tasks import build
-
-    (tmp_path / "bucket").mkdir()
-    path = tmp_path / "bucket/a.csv"
-    path.write_text(HEADER + "".join(lines(pool_4x4, 40)))
-    opened = []
-    monkeypatch.setattr(
-        build, "open_store", lambda uri: opened.append(uri) or open_store(tmp_path / "bucket")
-    )
-    monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
+    path, opened = bucket
     monkeypatch.chdir(tmp_path)
     document = deepcopy(STUDY)
     remote = {"data.source": "csv", "data.files": ["gs://team/a.csv"], "data.sha256": [sha256_file(path)]}

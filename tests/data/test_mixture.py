@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.data.conftest import build
+from tests.training.conftest import config, train
 from trm.data.dataset import load
 from trm.data.pool import load_pool
 from trm.data.sampler import MixtureSampler
@@ -15,7 +17,7 @@ from trm.study.fingerprint import run_fingerprint
 from trm.study.reading import error_sentence
 from trm.study.schema import DataConfig, RunConfig
 from trm.study.stages import DrawStage, draw_stages
-from trm.tasks.build import build_dataset, build_source
+from trm.tasks.build import build_source
 from trm.tasks.sudoku.geometry import to_text
 
 SIX = {"box_rows": 2, "box_cols": 3}
@@ -31,14 +33,11 @@ def mix(*sources, **changes):
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A pool of generated puzzles with many clues and with few, and the data set cut from it."""
-    root = tmp_path_factory.mktemp("mix")
-    build_source(mix(EASY, HARD), root / "pool")
-    build_dataset(mix(EASY, HARD), root / "pool", root / "set")
-    return root
+    return build(mix(EASY, HARD), tmp_path_factory.mktemp("mix")).parent
 
 
 def test_every_source_keeps_its_range_of_clues(built):
-    pool, manifest = load_pool(built / "pool")
+    pool, manifest = load_pool(built / "source")
     clues = (pool.questions > 1).sum(1)
     assert manifest["by_source"] == [40, 30]
     assert set(clues[pool.sources == 0].tolist()) <= set(range(18, 23))
@@ -50,16 +49,14 @@ def test_every_source_keeps_its_range_of_clues(built):
 
 
 def test_files_are_read_in_their_order_and_filtered(built, tmp_path):
-    pool, _ = load_pool(built / "pool")
+    pool, _ = load_pool(built / "source")
     lines = [f"{to_text(q - 1)},{to_text(a - 1)}" for q, a in zip(pool.questions, pool.answers)]
     clues = (pool.questions > 1).sum(1)
     (tmp_path / "a.csv").write_text("question,answer\n" + "\n".join(lines[:35]) + "\n")
     (tmp_path / "b.csv").write_text("question,answer\n" + "\n".join(lines[30:]) + "\n")
     files = [str(tmp_path / name) for name in ("a.csv", "b.csv")]
-    config = mix(
-        {"kind": "file", "clues": [20, 36]}, {"kind": "file"}, {"kind": "generate", "pool": 5}, files=files
-    )
-    build_source(config, tmp_path / "pool")
+    sources = {"kind": "file", "clues": [20, 36]}, {"kind": "file"}, {"kind": "generate", "pool": 5}
+    build_source(mix(*sources, files=files), tmp_path / "pool")
     _, manifest = load_pool(tmp_path / "pool")
     kept = int((clues[:35] >= 20).sum())
     repeated = int((clues[30:35] >= 20).sum())  # of equivalent puzzles the first is kept
@@ -148,12 +145,10 @@ def test_bad_values_are_refused_in_a_sentence(data, words):
 
 
 def test_training_draws_by_shares(built, tmp_path):
-    from tests.training.conftest import config, train
-
     stages = [{"until": 0.5, "shares": [0, 1]}, {"until": 0.75, "shares": [1, 0]}]
     data = mix(EASY, HARD, curriculum=stages, hints=(0, 2)).model_dump()
     done = train(config({"puzzle_tokens": 0}, data=data), built / "set", tmp_path)
-    train_set = load(built / "set", "train")
-    seen = [train_set.sources[done.feed.batch(step).original.numpy()].tolist() for step in (1, 6, 7, 9)]
+    sources = load(built / "set", "train").sources
+    seen = [sources[done.feed.batch(step).original.numpy()].tolist() for step in (1, 6, 7, 9)]
     assert seen == [[1] * 16, [1] * 16, [0] * 16, [0] * 16]
-    assert 0 < sum(train_set.sources[done.feed.batch(10).original.numpy()]) < 16
+    assert 0 < sum(sources[done.feed.batch(10).original.numpy()]) < 16

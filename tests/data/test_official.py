@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from huggingface_hub import constants
 
-from tests.data.conftest import maze_config
+from tests.data.conftest import build, maze_config
 from trm.data.dataset import load
 from trm.data.pool import TEST, load_pool
 from trm.errors import UserError
 from trm.study.schema import TASKS, DataConfig
 from trm.study.tasks import OfficialFiles, spec_of
-from trm.tasks.build import build_dataset, build_source
+from trm.tasks.build import build_source
 from trm.tasks.maze.maze import canonical_mazes, generated_pool
 from trm.tasks.maze.spec import CHARACTERS
 from trm.tasks.sudoku.classes import class_keys
@@ -87,11 +87,12 @@ def publish(hub, monkeypatch, task, train: str, test: str) -> None:
         hub.files[f"/datasets/{REPOSITORY}/resolve/{REVISION}/{name}"] = content
 
 
+HEADER = "source,question,answer,rating\n"
+
+
 def sudoku_csv(questions, answers) -> str:
-    rows = [
-        f"here,{to_text(q - 1)},{to_text(a - 1)},{i}\n" for i, (q, a) in enumerate(zip(questions, answers))
-    ]
-    return "source,question,answer,rating\n" + "".join(rows)
+    rows = enumerate(zip(questions, answers))
+    return HEADER + "".join(f"here,{to_text(q - 1)},{to_text(a - 1)},{i}\n" for i, (q, a) in rows)
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +103,10 @@ def puzzles():
 @pytest.fixture
 def sudoku_hub(hub, monkeypatch, puzzles):
     """40 training and 20 test puzzles, and one training puzzle that is a test puzzle with digits renamed."""
-    q, a = puzzles.questions, puzzles.answers
     renamed = np.array([0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 2], dtype=np.uint8)
-    train = sudoku_csv(
-        np.concatenate([q[:40], renamed[q[45:46]]]), np.concatenate([a[:40], renamed[a[45:46]]])
-    )
-    publish(hub, monkeypatch, "sudoku", train, sudoku_csv(q[40:], a[40:]))
+    grids = puzzles.questions, puzzles.answers
+    train = sudoku_csv(*(np.concatenate([grid[:40], renamed[grid[45:46]]]) for grid in grids))
+    publish(hub, monkeypatch, "sudoku", train, sudoku_csv(*(grid[40:] for grid in grids)))
     return hub
 
 
@@ -115,23 +114,18 @@ CONFIG = DataConfig(train_puzzles=30, validation_puzzles=8, augmentations=2)
 
 
 def test_own_division_is_kept_and_leaks_are_left_out(sudoku_hub, tmp_path, puzzles):
-    build_source(CONFIG, tmp_path / "source")
+    folder = build(CONFIG, tmp_path)
     pool, manifest = load_pool(tmp_path / "source")
-    assert manifest["revision"] == REVISION
-    assert manifest["read"] == 61
-    assert manifest["equivalent_removed"] == 1
+    assert (manifest["revision"], manifest["read"], manifest["equivalent_removed"]) == (REVISION, 61, 1)
     assert (pool.part == TEST).sum() == 20
-    build_dataset(CONFIG, tmp_path / "source", tmp_path / "set")
-    test = load(tmp_path / "set", "test")
 
     def forms(questions, answers):
         return {row.tobytes() for row in class_keys(Geometry(3, 3), questions - 1, answers - 1)[0]}
 
-    assert forms(test.inputs, test.labels) == forms(puzzles.questions[40:], puzzles.answers[40:])
-    trained = set()
-    for name in ("train", "validation"):
-        part = load(tmp_path / "set", name)
-        trained |= forms(part.inputs, part.labels)
+    parts = {name: load(folder, name) for name in ("train", "validation", "test")}
+    found = {name: forms(part.inputs, part.labels) for name, part in parts.items()}
+    assert found["test"] == forms(puzzles.questions[40:], puzzles.answers[40:])
+    trained = found["train"] | found["validation"]
     assert len(trained) == 38
     assert trained <= forms(puzzles.questions[:40], puzzles.answers[:40])
 
@@ -164,12 +158,10 @@ def test_other_bytes_are_refused(sudoku_hub, tmp_path):
     assert not list((tmp_path / "cache").glob("**/train.csv"))
 
 
-@pytest.mark.parametrize("how", ["status", "status at every try", "nobody listens", "offline"])
+@pytest.mark.parametrize("how", [[404], [500] * 50, "nobody listens", "offline"])
 def test_no_network_offers_the_other_sources(sudoku_hub, tmp_path, monkeypatch, how):
-    if how == "status":
-        sudoku_hub.refuse = [404]
-    elif how == "status at every try":
-        sudoku_hub.refuse = [500] * 50
+    if isinstance(how, list):
+        sudoku_hub.refuse = how
     elif how == "nobody listens":
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     else:
@@ -187,14 +179,9 @@ def test_mazes(hub, monkeypatch, tmp_path):
         ",".join(["", *("".join(CHARACTERS[t - 1] for t in grid.tolist()) for grid in pair), "1\n"])
         for pair in zip(made.questions, made.answers)
     ]
-    header = "source,question,answer,rating\n"
-    publish(hub, monkeypatch, "maze", header + "".join(rows[:8]), header + "".join(rows[8:]))
-    config = maze_config(
-        source="official", maze_size=30, train_puzzles=5, validation_puzzles=2, test_puzzles=None
-    )
-    build_source(config, tmp_path / "a")
-    build_dataset(config, tmp_path / "a", tmp_path / "set")
-    test = load(tmp_path / "set", "test")
+    publish(hub, monkeypatch, "maze", HEADER + "".join(rows[:8]), HEADER + "".join(rows[8:]))
+    sizes = {"maze_size": 30, "train_puzzles": 5, "validation_puzzles": 2, "test_puzzles": None}
+    test = load(build(maze_config(source="official", **sizes), tmp_path), "test")
     forms, published = (
         {row.tobytes() for row in canonical_mazes(30, grids)} for grids in (test.inputs, made.questions[8:])
     )

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.conftest import apply_numpy, small
+from tests.data.conftest import apply_numpy
 from trm.data.dataset import load
 from trm.data.sampler import Sampler
 from trm.tasks import task_of
@@ -90,9 +90,8 @@ def test_the_stream_over_written_copies_is_the_same(tmp_path, set_4x4):
 
 def test_bad_arguments(set_4x4):
     train = load(set_4x4, "train")
-    for wrong in (lambda: Sampler.of(train.first(0), 4, 0), lambda: Sampler.of(train, 0, 0)):
+    for puzzles, batch in ((train.first(0), 4), (train, 0)):
         with pytest.raises(ValueError, match="not empty"):
-            wrong()
+            Sampler.of(puzzles, batch, 0)
     with pytest.raises(ValueError, match="3 workers"):
         Sampler.of(train, 32, 0).batch(0, 0, 3)
-    assert small().augmentations == 3

@@ -5,6 +5,8 @@ from copy import deepcopy
 import pytest
 import yaml
 
+from trm.study.grid import load_study
+
 STUDY = {
     "name": "test",
     "scales": {"small": {"seeds": [0, 1]}},
@@ -13,10 +15,7 @@ STUDY = {
         "data": {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_max": 8},
     },
     "experiments": {
-        "width": {
-            "question": "Does width matter?",
-            "grid": {"product": {"model.d_model": [32, 64]}},
-        },
+        "width": {"question": "Does width matter?", "grid": {"product": {"model.d_model": [32, 64]}}},
         "rows": {"question": "Do rows matter?", "grid": {"product": {"training.rows": [7680, 76800]}}},
     },
 }
@@ -38,3 +37,14 @@ def study_file(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def points(study, study_file):
+    """Points of an experiment whose grid is replaced."""
+
+    def find(grid, experiment="rows", scale="small"):
+        study["experiments"][experiment]["grid"] = grid
+        return load_study(study_file(study), scale).experiment(experiment).points
+
+    return find

@@ -11,17 +11,12 @@ from trm.study.points import Point
 from trm.study.schema import RunConfig
 
 ROOT = Path(__file__).parents[2]
-LAPTOP = {
-    "source": "generate",
-    "box_rows": 2,
-    "box_cols": 2,
-    "clues_min": 4,
-    "clues_max": 8,
-    "train_puzzles": 300,
-    "augmentations": 0,
-    "validation_puzzles": 200,
-    "test_puzzles": 1000,
-}
+LAPTOP = {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_min": 4, "clues_max": 8}
+LAPTOP |= {"train_puzzles": 300, "augmentations": 0, "validation_puzzles": 200, "test_puzzles": 1000}
+EVERYTHING = {
+    "curriculum": [{"until": 0.5, "h_cycles": 1, "l_cycles": 2}], "exploration_final": 0.05, "halting_cost": 0.01,
+    "max_grad_norm": 1.0, "micro_batches": 2, "snapshots": 3,
+}  # fmt: skip
 CONFIGS = [
     {},
     {"seed": 2},
@@ -30,16 +25,7 @@ CONFIGS = [
     {"data": LAPTOP, "training": {"precision": "auto", "batch_size": 128, "steps": 400}},
     {"data": {"source": "csv", "files": ["a.csv"], "sha256": ["ab" * 32]}},
     {"data": {"task": "maze", "augmentations": 7}, "model": {"mixer": "attention", "l_cycles": 4}},
-    {
-        "training": {
-            "curriculum": [{"until": 0.5, "h_cycles": 1, "l_cycles": 2}],
-            "exploration_final": 0.05,
-            "halting_cost": 0.01,
-            "max_grad_norm": 1.0,
-            "micro_batches": 2,
-            "snapshots": 3,
-        }
-    },
+    {"training": EVERYTHING},
 ]
 
 FILE = "gs://bucket/file#sha256=" + 64 * "0"
@@ -71,13 +57,10 @@ def _names(point: Point) -> list[str]:
 
 
 if __name__ == "__main__":
+    names = [run_fingerprint(RunConfig.model_validate(config)) for config in CONFIGS]
     cases = [
-        {
-            "recipe_version": RECIPE_VERSION,
-            "config": config,
-            "fingerprint": run_fingerprint(RunConfig.model_validate(config)),
-        }
-        for config in CONFIGS
+        {"recipe_version": RECIPE_VERSION, "config": config, "fingerprint": name}
+        for config, name in zip(CONFIGS, names)
     ]
     for name, content in (("fingerprints", cases), ("studies", golden_studies())):
         Path(__file__).with_name(f"golden_{name}.json").write_text(json.dumps(content, indent=1) + "\n")

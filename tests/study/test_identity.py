@@ -44,8 +44,7 @@ def test_every_part_of_the_identity_counts():
         {"data": {"train_puzzles": 5}},
         {"training": {"lr": 1e-3}},
     ]
-    names = {run_name(config(**change)) for change in [{}, *changes]}
-    assert len(names) == len(changes) + 1
+    assert len({run_name(config(**change)) for change in [{}, *changes]}) == len(changes) + 1
 
 
 def test_the_recipe_version_counts(monkeypatch):
@@ -55,19 +54,18 @@ def test_the_recipe_version_counts(monkeypatch):
 
 
 def test_paths_and_unread_fields_do_not_count():
-    here = config(data={"source": "csv", "files": ["a.csv"], "sha256": ["1"]})
-    there = config(data={"source": "csv", "files": ["elsewhere/b.csv"], "sha256": ["1"]})
-    changed = config(data={"source": "csv", "files": ["a.csv"], "sha256": ["2"]})
-    assert run_fingerprint(here) == run_fingerprint(there) != run_fingerprint(changed)
-    assert run_fingerprint(config(model={"heads": 4})) == run_fingerprint(
-        config()
-    )  # the MLP mixer reads no heads
+    here, there, changed = (
+        run_fingerprint(config(data={"source": "csv", "files": [file], "sha256": [checksum]}))
+        for file, checksum in (("a.csv", "1"), ("elsewhere/b.csv", "1"), ("a.csv", "2"))
+    )
+    assert here == there != changed
+    # the MLP mixer reads no heads
+    assert run_fingerprint(config(model={"heads": 4})) == run_fingerprint(config())
 
 
 def test_swapping_two_values_is_another_run():
-    one = config(model={"h_cycles": 2, "l_cycles": 4})
-    other = config(model={"h_cycles": 4, "l_cycles": 2})
-    assert run_fingerprint(one) != run_fingerprint(other)
+    two = [config(model={"h_cycles": a, "l_cycles": b}) for a, b in ((2, 4), (4, 2))]
+    assert run_fingerprint(two[0]) != run_fingerprint(two[1])
 
 
 @given(json_values)
@@ -79,15 +77,9 @@ def test_canonical_json_is_one_text_for_one_value(value):
     assert len(digest(value)) == 64
 
 
-@pytest.mark.parametrize("value", [{1}, object(), {1: "a"}, b"x"])
+@pytest.mark.parametrize("value", [{1}, object(), {1: "a"}, b"x", float("nan"), float("inf")])
 def test_values_without_a_stable_form_are_refused(value):
-    with pytest.raises(TypeError, match="stable keys|not JSON serializable"):
-        canonical_json(value)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_nan_and_infinity_are_refused(value):
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises((TypeError, ValueError), match="stable keys|not JSON serializable|not JSON compliant"):
         canonical_json([value])
 
 

@@ -38,11 +38,10 @@ def workflows():
 def test_every_planned_experiment_is_in_the_papers_study_and_runs_somewhere(workflows):
     for name in {row["experiment"] for row in OLDER}:
         assert workflows["gpu"].study.experiment(name)
+    skips = ("needs --config", "at scale gpu only")
     for workflow in workflows.values():
         for name, experiment in workflow.study.experiments.items():
-            assert experiment.points or experiment.skip.startswith(("needs --config", "at scale gpu only")), (
-                name
-            )
+            assert experiment.points or experiment.skip.startswith(skips), name
 
 
 def test_every_older_name_of_a_point_means_one(workflows):
@@ -81,14 +80,10 @@ def test_repeats_at_a_larger_batch_follow_the_rule_of_batch_size(workflows):
 
 
 @pytest.mark.parametrize("scale", STUDIES)
-def test_every_figure_can_be_drawn_and_every_data_set_cut(workflows, scale):
-    workflows[scale].check_figures()
-    workflows[scale].check_sizes()
-
-
-@pytest.mark.parametrize("scale", STUDIES)
-def test_every_experiment_asks_and_has_a_figure(workflows, scale):
+def test_every_experiment_asks_and_can_be_drawn_and_cut(workflows, scale):
     workflow = workflows[scale]
+    workflow.check_figures()
+    workflow.check_sizes()
     for name, experiment in workflow.study.experiments.items():
         assert experiment.definition.question.endswith("?"), name
         assert experiment.definition.hypothesis, name
@@ -97,12 +92,9 @@ def test_every_experiment_asks_and_has_a_figure(workflows, scale):
 
 @pytest.mark.parametrize(("scale", "experiment", "one", "other"), EQUAL_FLOPS)
 def test_what_is_called_equal_compute_is(workflows, scale, experiment, one, other):
-    points = {
-        point.label: point.runs[0].config for point in workflows[scale].study.experiment(experiment).points
-    }
-    costs = []
-    for label in (one, other):
-        config = points[label]
+    found, costs = workflows[scale].study.experiment(experiment).points, []
+    configs = {point.label: point.runs[0].config for point in found}
+    for config in (configs[one], configs[other]):
         data = shape(config.data)
         costs.append(train_flops(config.model, config.training, data.seq_len, data.vocab_size))
     assert costs[1] == pytest.approx(costs[0], rel=3e-3)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from snakemake_executor_plugin_tpu.allocation import slice_of
 from trm.errors import UserError
 from trm.study.slices import hbm_gib, parse_slice
 
@@ -23,12 +24,12 @@ def test_slices(name, chips, hosts, topology):
     assert (found.chips, found.hosts, found.topology) == (chips, hosts, topology)
 
 
-def test_plugin_and_study_agree_on_slices():
-    from snakemake_executor_plugin_tpu.allocation import slice_of
-
-    for name in ("v4-8", "v4-32", "v4-512", "v5litepod-1", "v5litepod-8", "v5litepod-64", "v6e-4", "v6e-32"):
-        ours, theirs = parse_slice(name), slice_of(name)
-        assert (ours.chips, ours.hosts) == (theirs.chips, theirs.hosts)
+@pytest.mark.parametrize(
+    "name", ["v4-8", "v4-32", "v4-512", "v5litepod-1", "v5litepod-8", "v5litepod-64", "v6e-4", "v6e-32"]
+)
+def test_plugin_and_study_agree_on_slices(name):
+    ours, theirs = parse_slice(name), slice_of(name)
+    assert (ours.chips, ours.hosts) == (theirs.chips, theirs.hosts)
 
 
 def test_generations_differ_in_speed_and_memory():

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tests.data.conftest import small
+from tests.data.conftest import build, small
 from trm.data.dataset import Meta, load
 from trm.tasks import task_of
-from trm.tasks.build import build_dataset, build_source
+from trm.tasks.build import build_source
 from trm.tasks.inspect import describe
 from trm.tasks.marginals import describe as marginals
 from trm.tasks.sudoku.classes import FOUR, class_keys, classes_4x4
@@ -45,9 +45,8 @@ def test_a_collection_loses_its_form_and_nothing_else(tmp_path, canonical):
 
 def test_what_is_read_is_uniform_and_what_is_not_is_said(tmp_path, canonical):
     path, questions = canonical
-    build_source(read(path), tmp_path / "pool")
-    build_dataset(read(path), tmp_path / "pool", tmp_path / "set")
-    for folder in ("pool", "set"):
+    build(read(path), tmp_path)
+    for folder in ("source", "set"):
         text = describe(tmp_path / folder)
         assert "digits, %: 2" in text
         assert "clues by row, %: 2" in text
@@ -80,17 +79,18 @@ def test_of_a_mixture_the_generated_puzzles_stay(tmp_path, canonical):
     assert changed[pool.sources == 1].mean() > 0.9
 
 
-def test_mazes_and_colours_are_compared_too():
-    meta = Meta("maze", 25, 6, 1)
-    grids = np.full((200, 25), 2, dtype=np.uint8)
-    grids[:, 0], grids[:, 24] = 3, 4  # always from the top left to the bottom right
-    numbers = np.arange(200)
-    assert "starts and goals by row" in (
-        text := "\n".join(marginals(grids, numbers, task_of("maze").symmetric(meta)))
-    )
-    assert "not uniform" in text
-    arc = np.full((200, 16), 3, dtype=np.uint8)
-    assert "colours, %: 100.0 0.0" in (
-        text := "\n".join(marginals(arc, numbers // 2, task_of("arc").symmetric(Meta("arc", 16, 12, 1))))
-    )
+@pytest.mark.parametrize(
+    ("task", "side", "vocab", "numbers", "words"),
+    [
+        ("maze", 5, 6, np.arange(200), "starts and goals by row"),
+        ("arc", 4, 12, np.arange(200) // 2, "colours, %: 100.0 0.0"),
+    ],
+)
+def test_mazes_and_colours_are_compared_too(task, side, vocab, numbers, words):
+    grids = np.full((200, side**2), 2 if task == "maze" else 3, dtype=np.uint8)
+    if task == "maze":
+        grids[:, 0], grids[:, 24] = 3, 4  # always from the top left to the bottom right
+    kind = task_of(task).symmetric(Meta(task, side**2, vocab, 1))
+    text = "\n".join(marginals(grids, numbers, kind))
+    assert words in text
     assert "not uniform" in text

@@ -1,10 +1,6 @@
 """Reading compiled programs, and what slices are."""
 
-import pytest
-
 from trm.checks.tpu_check.hlo import Collective, read_program, shape_bytes
-from trm.errors import UserError
-from trm.study.slices import parse_slice
 
 MODULE = """HloModule jit_step, is_scheduled=true
 
@@ -39,11 +35,3 @@ def test_cycles_and_collectives_of_a_module():
 
 def test_bytes_of_types():
     assert shape_bytes("(f32[2,3]{1,0}, bf16[8], pred[4], s32[])") == 24 + 16 + 4 + 4
-
-
-def test_slices():
-    pod = parse_slice("v4-64")
-    assert (pod.chips, pod.hosts, pod.topology) == (32, 8, "v4:2x4x4")
-    assert parse_slice("v4-8").hosts == 1
-    with pytest.raises(UserError, match="unknown TPU slice 'v5e-8'"):
-        parse_slice("v5e-8")

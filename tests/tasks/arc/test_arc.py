@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from tests.data.conftest import build
 from trm.cli import main
 from trm.data import rng
 from trm.data.dataset import load
@@ -20,8 +21,9 @@ from trm.tasks import task_of
 from trm.tasks.arc import arc, generate
 from trm.tasks.arc.augment import ArcAugmenter, copy_transforms, undo
 from trm.tasks.arc.spec import FAMILIES
-from trm.tasks.build import build_dataset, build_source
+from trm.tasks.build import build_source
 from trm.tasks.expand import expand
+from trm.tasks.grids import dihedral_cells
 
 FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "files").glob("*.json")))
 COPIES = 8
@@ -36,10 +38,11 @@ def arc_config(files=FILES, **changes) -> DataConfig:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A data set of the five hand-made tasks: three trained on whole, two tested on."""
-    root = tmp_path_factory.mktemp("arc")
-    build_source(arc_config(), root / "source")
-    build_dataset(arc_config(), root / "source", root / "set")
-    return root / "set"
+    return build(arc_config(), tmp_path_factory.mktemp("arc"))
+
+
+def identifiers(folder):
+    return json.loads((folder / "identifiers.json").read_text())
 
 
 @settings(max_examples=50, deadline=None)
@@ -65,11 +68,8 @@ def test_decode_of_any_prediction():
 
 @pytest.mark.parametrize("number", range(8))
 def test_turns_have_inverses(number):
-    grid = np.arange(6).reshape(2, 3)
+    grid, square = np.arange(6).reshape(2, 3), np.arange(16).reshape(4, 4)
     assert (arc.turn(arc.turn(grid, number), arc.INVERSE_TURN[number]) == grid).all()
-    from trm.tasks.grids import dihedral_cells
-
-    square = np.arange(16).reshape(4, 4)
     assert (arc.turn(square, number).reshape(-1) == dihedral_cells(4)[number]).all()
 
 
@@ -85,25 +85,25 @@ def test_a_shifted_copy_is_drawn(folder, tmp_path):
 
 
 @pytest.mark.parametrize("given", ["", "/*/*.json"])
-def test_the_public_layout_tests_on_the_evaluation_tasks(given, tmp_path, capsys):
+def test_the_public_layout_tests_on_the_evaluation_tasks(given, tmp_path, monkeypatch, capsys):
     """One task a file, in folders `training` and `evaluation`."""
+    monkeypatch.chdir(tmp_path)
     for number, name in enumerate(f"{kind}/{k}" for kind in ("training", "evaluation") for k in range(3)):
-        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        path = tmp_path / f"data/{name}-{number}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
         document = json.dumps(generate.task(0, number, 6, FAMILIES, 3)[1])
-        (tmp_path / "data" / f"{name}-{number}.json").write_text("\ufeff" + document)  # as Windows saves it
+        path.write_text("\ufeff" + document)  # as Windows saves it
     data = {"task": "arc", "source": "json", "files": [f"{tmp_path}/data{given}"], "arc_side": 6}
     data |= {"train_puzzles": 3, "validation_puzzles": 0, "augmentations": 1}
-    common = ["--config", json.dumps({"data": data})]
-    assert main(["data", "source", *common, "--out", str(tmp_path / "pool")]) == 0
+    Path("run.json").write_text(json.dumps({"data": data}))
+    common = "--config run.json"
+    assert main(f"data source {common} --out pool".split()) == 0
     assert "; 3 tasks for training, 3 for tests" in capsys.readouterr().out
-    assert (
-        main(["data", "build", *common, "--source", str(tmp_path / "pool"), "--out", str(tmp_path / "set")])
-        == 0
-    )
-    manifest = json.loads((tmp_path / "set" / "manifest.json").read_text())
+    assert main(f"data build {common} --source pool --out set".split()) == 0
+    manifest = json.loads(Path("set/manifest.json").read_text())
     assert set(manifest["tasks"][3:]) == {"0-3", "1-4", "2-5"}
     assert {Path(name).parent.name for name in manifest["source"]["test_files"]} == {"evaluation"}
-    assert main(["data", "inspect", str(tmp_path / "set")]) == 0
+    assert main(["data", "inspect", "set"]) == 0
     assert "source test_tasks: 3" in capsys.readouterr().out
 
 
@@ -132,17 +132,16 @@ def test_training_and_test_sets(folder):
     assert test.puzzles == 2
     assert train.puzzle_identifiers.tolist() == [1 + k * (COPIES + 1) for k in range(5)]
     assert test.puzzle_identifiers.tolist() == train.puzzle_identifiers[3:].tolist()
-    assert train.meta.num_puzzle_identifiers == 1 + 5 * (COPIES + 1)
     hidden = {row.tobytes() for row in test.inputs}
     assert not hidden & {row.tobytes() for row in train.inputs}
-    names = json.loads((folder / "identifiers.json").read_text())
-    assert len(names) == train.meta.num_puzzle_identifiers
+    names = identifiers(folder)
+    assert len(names) == train.meta.num_puzzle_identifiers == 1 + 5 * (COPIES + 1)
     assert names[0] == "<blank>"
 
 
 def test_identifiers_name_the_transformation_of_the_published_task(folder):
     """That of the copy after the random symmetry of every task from a file: other tools undo it by its name."""
-    test, names = load(folder, "test"), json.loads((folder / "identifiers.json").read_text())
+    test, names = load(folder, "test"), identifiers(folder)
     augmenter = ArcAugmenter(test, shifted=False)
     published = {task.name: task for task in arc.read_tasks([(name, Path(name)) for name in FILES])}
     changed = 0
@@ -163,10 +162,7 @@ def test_identifiers_name_the_transformation_of_the_published_task(folder):
 def test_copies_are_the_turned_recoloured_shifted_pairs(folder):
     train = load(folder, "train")
     augmenter = ArcAugmenter(train)
-    rows, copies = (
-        np.repeat(np.arange(train.examples), COPIES + 1),
-        np.tile(np.arange(COPIES + 1), train.examples),
-    )
+    rows, copies = all_copies(train, COPIES + 1)
     tasks = train.puzzle_of_example[rows]
     turns, colours, _ = copy_transforms(rng.root_key(0, "augment"), tasks, copies)
     moved = 0
@@ -176,8 +172,7 @@ def test_copies_are_the_turned_recoloured_shifted_pairs(folder):
         for i in range(len(rows)):
             wanted = colours[i][arc.turn(arc.decode(grids[rows[i]]), int(turns[i]))]
             canvas = found[i].reshape(30, 30)
-            at = np.argwhere(canvas >= 2)
-            top, left = at.min(axis=0)
+            top, left = np.argwhere(canvas >= 2).min(axis=0)
             moved += int(top + left > 0)
             height, width = wanted.shape
             assert (canvas[top : top + height, left : left + width] == wanted + 2).all()
@@ -190,9 +185,14 @@ def test_copies_are_the_turned_recoloured_shifted_pairs(folder):
     assert augmenter.identifiers(rows, copies).max() == train.meta.num_puzzle_identifiers - 1
     # in every copy one example of each task stays where test inputs stand
     corner = (made[0][:, 0] >= 2) & (made[1][:, 0] >= 2)
-    for task in range(5):
-        for copy in range(1, COPIES + 1):
-            assert corner[(tasks == task) & (copies == copy)].any()
+    places = set(zip(tasks[corner].tolist(), copies[corner].tolist()))
+    assert places >= {(task, copy) for task in range(5) for copy in range(1, COPIES + 1)}
+
+
+def all_copies(puzzles, count):
+    """Each example with each of `count` copies."""
+    examples = np.arange(puzzles.examples)
+    return np.repeat(examples, count), np.tile(np.arange(count), len(examples))
 
 
 def test_written_copies_equal_those_on_the_fly(tmp_path, folder):
@@ -217,28 +217,18 @@ def test_written_copies_equal_those_on_the_fly(tmp_path, folder):
 def test_two_votes_beat_the_single_best_prediction(folder):
     """The most confident prediction of each input is wrong; most copies agree on the right one."""
     test = load(folder, "test")
-    rows, copies = np.repeat(np.arange(test.examples), 5), np.tile(np.arange(5), test.examples)
+    rows, copies = all_copies(test, 5)
     _, predictions = ArcAugmenter(test, shifted=False).canvases(rows, copies)
     wrong = copies >= 3
     predictions[wrong, 0] = np.where(predictions[wrong, 0] == 11, 2, predictions[wrong, 0] + 1)
     confidences = np.where(copies == 4, 9.0, np.where(wrong, 3.0, 1.0))
-    best = {
-        row: vote(*best_only(test, rows, copies, predictions, confidences, row))
-        for row in range(test.examples)
-    }
+    top = copies == 4  # the most confident one alone
+    best = vote_rows(test, *(array[top] for array in (rows, copies, predictions, confidences)))
     assert solved(test, best).sum() == 0
     answers = vote_rows(test, rows, copies, predictions, confidences)
     assert solved(test, answers).tolist() == [1.0] * test.puzzles
     assert all(ranked[0].votes == 3 for ranked in answers.values())
     assert solved(test, {}).sum() == 0
-
-
-def best_only(test, rows, copies, predictions, confidences, row):
-    """The single most confident prediction of a row, undone."""
-    own = np.flatnonzero(rows == row)
-    top = own[confidences[own].argmax()]
-    one = vote_rows(test, rows[[top]], copies[[top]], predictions[[top]], confidences[[top]])
-    return [one[row][0].grid], [1.0]
 
 
 def test_votes_are_ranked_by_count_then_confidence():
@@ -272,16 +262,12 @@ def test_equivalent_tasks_share_a_class(tmp_path):
 def test_single_task_files_and_seeded_splits(tmp_path):
     for number in range(6):
         pair = {"input": [[number, 1]], "output": [[1], [number]]}
-        (tmp_path / f"task{number}.json").write_text(
-            json.dumps({"train": [pair] * (number + 1), "test": [pair]})
-        )
-    config = arc_config(
-        sorted(tmp_path.glob("*.json")), train_puzzles=2, validation_puzzles=1, test_puzzles=2
-    )
-    build_source(config, tmp_path / "source")
-    build_dataset(config, tmp_path / "source", tmp_path / "set")
-    assert load(tmp_path / "set", "train").puzzles == 5
-    assert load(tmp_path / "set", "validation").puzzles == 1
+        document = {"train": [pair] * (number + 1), "test": [pair]}
+        (tmp_path / f"task{number}.json").write_text(json.dumps(document))
+    sizes = {"train_puzzles": 2, "validation_puzzles": 1, "test_puzzles": 2}
+    made = build(arc_config(sorted(tmp_path.glob("*.json")), **sizes), tmp_path)
+    assert load(made, "train").puzzles == 5
+    assert load(made, "validation").puzzles == 1
 
 
 PAIR = '{"input": [[1]], "output": [[2]]}'

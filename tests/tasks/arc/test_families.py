@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.tasks.arc.test_arc import FILES
 from trm.cli import main
 from trm.errors import UserError
 from trm.study.dataset_identity import source_identity
@@ -13,52 +14,42 @@ from trm.study.schema import DataConfig
 from trm.tasks.arc.arc import class_key, generated_pool, read_tasks
 from trm.tasks.arc.generate import FAMILIES, tasks
 
-FIXTURES = [str(path) for path in sorted((Path(__file__).parent / "files").glob("*.json"))]
+RULES = {
+    "mirror": lambda grid: grid[:, ::-1],
+    "fill": lambda grid: np.where(grid[:, :1] > 0, grid[:, :1], grid),
+    "stack": lambda grid: np.concatenate([grid, grid]),
+    "middle": lambda grid: grid[len(grid) // 2 :, len(grid[0]) // 2 :][:1, :1],
+}
 
 
-def mirror(grid):
-    return grid[:, ::-1]
-
-
-def fill(grid):
-    return np.where(grid[:, :1] > 0, grid[:, :1], grid)
-
-
-def stack(grid):
-    return np.concatenate([grid, grid])
-
-
-def middle(grid):
-    return grid[len(grid) // 2 : len(grid) // 2 + 1, len(grid[0]) // 2 : len(grid[0]) // 2 + 1]
+def pairs_of(document):
+    """Questions and answers of a task's document."""
+    return [
+        (np.array(pair["input"]), np.array(pair["output"])) for pair in document["train"] + document["test"]
+    ]
 
 
 def test_every_pair_follows_the_rule_of_its_family():
     for name, document in tasks(25, 6, seed=3).items():
-        pairs = [
-            (np.array(pair["input"]), np.array(pair["output"]))
-            for pair in document["train"] + document["test"]
-        ]
+        pairs = pairs_of(document)
         assert len(pairs) == 10
         assert all(max(*question.shape, *answer.shape) <= 6 for question, answer in pairs)
         family = name.split("-")[0]
         if family == "recolour":
-            changed = {
-                (a, b) for q, s in pairs for a, b in zip(q.ravel().tolist(), s.ravel().tolist()) if a != b
-            }
-            assert len(changed) == 1
+            cells = [cell for q, s in pairs for cell in zip(q.ravel().tolist(), s.ravel().tolist())]
+            assert len({(a, b) for a, b in cells if a != b}) == 1
         else:
-            rule = {"mirror": mirror, "fill": fill, "stack": stack, "middle": middle}[family]
-            assert all(np.array_equal(rule(question), answer) for question, answer in pairs), name
+            assert all(np.array_equal(RULES[family](question), answer) for question, answer in pairs), name
 
 
 def test_two_rules_are_applied_one_after_the_other():
     for name, document in tasks(20, 6, 1, ("fill+mirror", "fill+stack", "recolour+mirror")).items():
-        for pair in document["train"] + document["test"]:
-            question, answer = np.array(pair["input"]), np.array(pair["output"])
+        for question, answer in pairs_of(document):
             if name.startswith("recolour"):
-                assert len(set(question[mirror(answer) != question].tolist())) <= 1
+                assert len(set(question[RULES["mirror"](answer) != question].tolist())) <= 1
             else:
-                assert np.array_equal((stack if "stack" in name else mirror)(fill(question)), answer)
+                second = RULES["stack" if "stack" in name else "mirror"]
+                assert np.array_equal(second(RULES["fill"](question)), answer)
                 assert len(answer) <= 6
 
 
@@ -76,13 +67,12 @@ def test_a_generated_source_has_families():
 
 
 def test_the_fixtures_belong_to_the_families_and_are_no_generated_task():
-    fixtures = read_tasks([(path, Path(path)) for path in FIXTURES])
+    fixtures = read_tasks([(path, Path(path)) for path in FILES])
     assert {task.name for task in fixtures} == set(FAMILIES)
     for task in fixtures:
-        pairs = [*task.train, *task.test]
         if task.name != "recolour":
-            rule = {"mirror": mirror, "fill": fill, "stack": stack, "middle": middle}[task.name]
-            assert all(np.array_equal(rule(question), answer) for question, answer in pairs)
+            pairs = [*task.train, *task.test]
+            assert all(np.array_equal(RULES[task.name](question), answer) for question, answer in pairs)
 
 
 def test_the_command_writes_the_official_layout(tmp_path, capsys):
@@ -96,7 +86,7 @@ def test_the_command_writes_the_official_layout(tmp_path, capsys):
     assert not any(task.evaluation for task in read)
     assert [len(task.train) for task in read] == [3] * 8
     classes = {tuple(class_key(task)) for task in read}
-    assert not classes & {tuple(class_key(task)) for task in read_tasks([(p, Path(p)) for p in FIXTURES])}
+    assert not classes & {tuple(class_key(task)) for task in read_tasks([(p, Path(p)) for p in FILES])}
 
 
 def test_tasks_are_a_function_of_seed_and_number():

@@ -1,12 +1,14 @@
 """Generated ARC tasks, and canvases smaller than 30x30."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.data.conftest import build
+from tests.tasks.arc.test_arc import arc_config
 from trm.data.dataset import load
+from trm.data.pool import load_pool
 from trm.data.sampler import Sampler
 from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity, shape
@@ -14,10 +16,9 @@ from trm.study.schema import DataConfig
 from trm.tasks.arc import arc
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.spec import FAMILIES
-from trm.tasks.build import build_dataset, build_source
+from trm.tasks.build import build_source
 from trm.tasks.expand import expand
 
-FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "files").glob("*.json")))
 SMALL = {"arc_side": 6, "train_puzzles": 10, "validation_puzzles": 5, "test_puzzles": 5, "augmentations": 3}
 
 
@@ -27,15 +28,15 @@ def generated(**changes) -> DataConfig:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    root = tmp_path_factory.mktemp("tasks")
-    build_source(generated(), root / "source")
-    build_dataset(generated(), root / "source", root / "set")
-    return root / "set"
+    return build(generated(), tmp_path_factory.mktemp("tasks"))
+
+
+def tasks_of(folder):
+    return json.loads((folder / "manifest.json").read_text())["tasks"]
 
 
 def test_each_split_has_every_family(folder):
-    manifest = json.loads((folder / "manifest.json").read_text())
-    families = [name.split("-")[0] for name in manifest["tasks"]]
+    families = [name.split("-")[0] for name in tasks_of(folder)]
     assert sorted(families[-5:]) == sorted(families[-10:-5]) == sorted(FAMILIES)
     train, test = load(folder, "train"), load(folder, "test")
     assert (train.meta.seq_len, test.puzzles, train.puzzles) == (36, 5, 20)
@@ -46,12 +47,7 @@ def test_each_split_has_every_family(folder):
 
 
 def test_a_larger_pool_moves_no_task(tmp_path, folder):
-    larger = generated(train_puzzles=20)
-    build_source(larger, tmp_path / "source")
-    build_dataset(larger, tmp_path / "source", tmp_path / "set")
-    before, after = (
-        json.loads((path / "manifest.json").read_text())["tasks"] for path in (folder, tmp_path / "set")
-    )
+    before, after = tasks_of(folder), tasks_of(build(generated(train_puzzles=20), tmp_path))
     assert after[:10] == before[:10]
     assert after[-10:] == before[-10:]
 
@@ -71,25 +67,16 @@ def test_copies_on_a_small_canvas_equal_those_written_out(tmp_path, folder):
 
 
 def test_tasks_that_do_not_fit_the_canvas_are_left_out(tmp_path):
-    config = DataConfig(
-        task="arc",
-        source="json",
-        files=FILES,
-        arc_side=5,
-        train_puzzles=2,
-        validation_puzzles=0,
-        augmentations=1,
-    )
-    pool = build_source(config, tmp_path / "source")
-    assert pool.report["too_large"] == 1  # `stack` ends in six rows
-    assert set(pool.names) == {"mirror", "fill", "recolour", "middle"}
-    build_dataset(config, tmp_path / "source", tmp_path / "set")
-    assert load(tmp_path / "set", "train").inputs.shape[1] == 25
+    config = arc_config(arc_side=5, train_puzzles=2, augmentations=1)
+    made, (_, manifest) = build(config, tmp_path), load_pool(tmp_path / "source")
+    assert manifest["too_large"] == 1  # `stack` ends in six rows
+    assert "stack" not in tasks_of(made)
+    assert load(made, "train").inputs.shape[1] == 25
     alone = tmp_path / "large.json"
     pair = {"input": [[1] * 9], "output": [[2]]}
     alone.write_text(json.dumps({"train": [pair], "test": [pair]}))
     with pytest.raises(UserError, match="grids larger than data.arc_side=5: raise it"):
-        build_source(config.model_copy(update={"files": (str(alone),), "sha256": ()}), tmp_path / "other")
+        build_source(arc_config([alone], arc_side=5), tmp_path / "other")
 
 
 def test_a_full_canvas_has_no_ends():

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from tests.data.conftest import maze_config
+from tests.data.conftest import build, maze_config
 from trm.data.dataset import load
+from trm.data.pool import load_pool
 from trm.errors import UserError
 from trm.study.dataset_identity import source_identity
-from trm.tasks.build import build_dataset, build_source
+from trm.tasks.build import build_source
 from trm.tasks.maze.kernels import distances
 from trm.tasks.maze.maze import canonical_mazes, examine, fill_dead_ends, generated_pool
 from trm.tasks.maze.spec import CHARACTERS, WALL
@@ -35,16 +36,9 @@ def test_generated_mazes(unique):
 
 @pytest.mark.parametrize("walls", ["depth_first", "uniform"])
 def test_perfect_mazes_are_trees_and_no_walls_are_in_two_splits(tmp_path, walls):
-    config = maze_config(
-        maze_size=9,
-        min_path=11,
-        walls=walls,
-        pool=300,
-        train_puzzles=200,
-        validation_puzzles=50,
-        test_puzzles=50,
-    )
-    pool = build_source(config, tmp_path / "source")
+    sizes = {"pool": 300, "train_puzzles": 200, "validation_puzzles": 50, "test_puzzles": 50}
+    folder = build(maze_config(maze_size=9, min_path=11, walls=walls, **sizes), tmp_path)
+    pool, _ = load_pool(tmp_path / "source")
     faults, lengths, single = examine(9, pool.questions, pool.answers)
     assert not faults.any()
     assert single.all()
@@ -56,10 +50,9 @@ def test_perfect_mazes_are_trees_and_no_walls_are_in_two_splits(tmp_path, walls)
         doors = (grid[1:] & grid[:-1]).sum() + (grid[:, 1:] & grid[:, :-1]).sum()
         assert reached == grid.sum() == doors + 1  # connected, without a cycle
         assert grid[::2, ::2].all()
-    build_dataset(config, tmp_path / "source", tmp_path / "set")
     seen: set[bytes] = set()
     for split in ("train", "validation", "test"):
-        inputs = load(tmp_path / "set", split).inputs
+        inputs = load(folder, split).inputs
         forms = canonical_mazes(9, np.where(inputs == WALL, WALL, 2).astype(np.uint8))
         rows = {form.tobytes() for form in forms}
         assert not rows & seen
@@ -126,10 +119,6 @@ def test_official_form_is_read(tmp_path):
     pool = build_source(config, tmp_path / "out")
     assert pool.puzzles == 40
     assert pool.report["equivalent_removed"] == 1
-
-
-OPEN = "S    G   "
-BENT = "S#  #G   "
 
 
 @pytest.mark.parametrize(

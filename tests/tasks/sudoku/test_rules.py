@@ -11,6 +11,7 @@ from trm.data import rng
 from trm.tasks.grids import number_rows
 from trm.tasks.sudoku.canonical import canonical_keys
 from trm.tasks.sudoku.classes import FOUR, class_keys, classes_4x4, pairs
+from trm.tasks.sudoku.generate_kernels import generate_batch
 from trm.tasks.sudoku.geometry import Geometry, broken_rule, from_text, sudoku_maps, to_text
 from trm.tasks.sudoku.pool import rate, solve
 
@@ -73,14 +74,19 @@ def test_every_class_of_4x4():
     assert not broken_rule(FOUR, answers).any()
 
 
+def random_puzzles(geometry, key, count, least, most):
+    """Questions and answers."""
+    questions = np.empty((count, geometry.cells), dtype=np.uint8)
+    answers, clues = np.empty_like(questions), np.empty(count, dtype=np.int64)
+    made = questions, answers, clues
+    generate_batch(np.uint64(key), 0, least, most, geometry.units, geometry.peers, *made)
+    return questions, answers
+
+
 def test_random_4x4_puzzles_fall_into_the_enumerated_classes():
     known = {form.tobytes() for form in class_keys(FOUR, *classes_4x4(4, 8))[0]}
-    from trm.tasks.sudoku.generate_kernels import generate_batch
-
-    questions = np.empty((200, 16), dtype=np.uint8)
-    answers, clues = np.empty_like(questions), np.empty(200, dtype=np.int64)
-    generate_batch(np.uint64(5), 0, 4, 8, FOUR.units, FOUR.peers, questions, answers, clues)
-    assert {form.tobytes() for form in class_keys(FOUR, questions, answers)[0]} <= known
+    found = class_keys(FOUR, *random_puzzles(FOUR, 5, 200, 4, 8))[0]
+    assert {form.tobytes() for form in found} <= known
 
 
 @settings(max_examples=60, deadline=None)
@@ -137,17 +143,13 @@ def test_automorphic_grids_tell_clues_apart_only_up_to_symmetry():
 @given(st.integers(0, 2**32), st.sampled_from([(2, 2), (2, 3), (3, 2), (2, 4), (3, 4)]))
 def test_equivalent_puzzles_share_a_class_at_every_size(key, shape):
     geometry = Geometry(*shape)
-    from trm.tasks.sudoku.generate_kernels import generate_batch
-
-    questions = np.empty((6, geometry.cells), dtype=np.uint8)
-    answers, clues = np.empty_like(questions), np.empty(6, dtype=np.int64)
-    most = geometry.cells // 2
-    generate_batch(np.uint64(key), 0, most, most, geometry.units, geometry.peers, questions, answers, clues)
+    half = geometry.cells // 2
+    questions, answers = random_puzzles(geometry, key, 6, half, half)
     symmetric = [moved(geometry, key + i, q, a) for i, (q, a) in enumerate(zip(questions, answers))]
-    assert not broken_rule(geometry, np.stack([a for _, a in symmetric])).any()
+    other_questions, other_answers = map(np.stack, zip(*symmetric))
+    assert not broken_rule(geometry, other_answers).any()
     keys = class_keys(geometry, questions, answers)[0]
-    others = class_keys(geometry, np.stack([q for q, _ in symmetric]), np.stack([a for _, a in symmetric]))[0]
-    assert (keys == others).all()
+    assert (keys == class_keys(geometry, other_questions, other_answers)[0]).all()
     if shape != (2, 2):
         assert len(np.unique(keys, axis=0)) == 6  # random puzzles of these sizes are never equivalent
 

@@ -1,0 +1,27 @@
+"""Programs that tests run to their end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*words: object, env: dict[str, str] | None = None, check: bool = False, **options: Any):
+    """A command with the variables `env` besides ours; its output is text. `check`: it must succeed."""
+    options = {
+        "capture_output": True,
+        "text": True,
+        "timeout": 600,
+        "env": os.environ | (env or {}),
+    } | options
+    done = subprocess.run([*map(str, words)], check=False, **options)
+    assert not check or done.returncode == 0, f"{done.stdout}{done.stderr}"
+    return done
+
+
+def python(*words: object, **options: Any) -> subprocess.CompletedProcess:
+    """`python WORDS` with this interpreter."""
+    return run(sys.executable, *words, **options)
