@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.training.test_extending import block
 from trm.analysis import kinds
 from trm.analysis.drawing import styled
 from trm.analysis.tables import Table
-
-PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 
 
 def test_the_example_of_the_page_is_drawn(
     tables: dict[str, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocks = re.findall(
-        r'```python title="trm/analysis/kinds/(\w+)\.py"\n(.*?)```', PAGE.read_text(), flags=re.S
-    )
-    assert len(blocks) == 1
-    name, code = blocks[0]
-    (tmp_path / f"{name}.py").write_text(code)
+    name = "spread"
+    (tmp_path / f"{name}.py").write_text(block(f"trm/analysis/kinds/{name}.py"))
     monkeypatch.setattr(kinds, "__path__", [*kinds.__path__, str(tmp_path)])
     module = importlib.import_module(f"trm.analysis.kinds.{name}")
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,12 +41,15 @@ def dataset_folder(tmp_path_factory) -> Path:
 
 def config(model=None, training=None, seed=0, data=None) -> RunConfig:
     """The tiny run with some fields changed."""
-    sections = {
-        "model": MODEL | (model or {}),
-        "data": DATA | (data or {}),
-        "training": TRAINING | (training or {}),
-    }
-    return RunConfig.model_validate(sections | {"seed": seed})
+    sections = {"model": MODEL | (model or {}), "data": DATA | (data or {})}
+    return RunConfig.model_validate(sections | {"training": TRAINING | (training or {}), "seed": seed})
+
+
+def train_words(run: RunConfig, data: object, root: object, *more: str, **runtime) -> list[str]:
+    """Arguments of `python -m trm` that train `run` to `root`/run and `root`/checkpoints."""
+    words = ["train", "--config", run.model_dump_json(), "--dataset", str(data), "--out", f"{root}/run"]
+    words += ["--checkpoints", f"{root}/checkpoints", "--threads", "1", "--runtime", json.dumps(runtime)]
+    return [*words, *more]
 
 
 def trainer(run: RunConfig, data: Path, root: Path, name: str = "run", initial=None, **runtime) -> Trainer:
@@ -64,14 +69,34 @@ def train(run: RunConfig, data: Path, root: Path, name: str = "run", **options) 
     return found
 
 
-def first_losses(run: RunConfig, data: Path, root: Path, steps: int, name: str = "run") -> list[float]:
+def steps(found: Trainer, first: int, last: int) -> None:
+    """Train these steps, without what a run does besides."""
+    for step in range(first, last + 1):
+        stage = next(stage for stage in found.stages if step <= stage.last_step)
+        found.program(found.feed.batch(step), stage.h_cycles, stage.l_cycles)
+        found.record.done = step
+
+
+def first_losses(run: RunConfig, data: Path, root: Path, last: int, name: str = "run") -> list[float]:
     """Loss of each of the first steps."""
     found = trainer(run, data, root, name, log_every=1, evals=1)
     losses = []
-    for step in range(1, steps + 1):
-        stage = next(stage for stage in found.stages if step <= stage.last_step)
-        found.program(found.feed.batch(step), stage.h_cycles, stage.l_cycles)
+    for step in range(1, last + 1):
+        steps(found, step, step)
         sums, _, _ = found._fetch()
         losses.append(sum(sums[INDEX["lm_loss"] : INDEX["cost_loss"] + 1]))
         found.state.meter.sums.zero_()
     return losses
+
+
+def after(found: Trainer, done: int, act: Callable[[], object]) -> Trainer:
+    """Have a trainer call `act` as the step that follows `done` steps begins."""
+    program = found.program
+
+    def watched(*words: object) -> None:
+        if found.record.done == done:
+            act()
+        program(*words)
+
+    found.program = watched
+    return found

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.conftest import config, train, trainer
+from tests.data.conftest import build
+from tests.training.conftest import config, steps, train, trainer
 from trm.backends.cpu.device import CpuBackend
 from trm.data.sampler import Sampler
 from trm.errors import UserError
 from trm.evaluation.evaluate import evaluate_run
 from trm.evaluation.votes import can_vote, vote_results
 from trm.model.inference import InferenceNetwork
-from trm.study.schema import DataConfig, EvaluationConfig
+from trm.study.schema import DataConfig, EvaluationConfig, RunConfig
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.spec import FAMILIES
-from trm.tasks.build import build_dataset, build_source
 from trm.tasks.expand import expand
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
@@ -30,14 +30,11 @@ DATA |= {"train_puzzles": 5, "validation_puzzles": 5, "test_puzzles": 5}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("arc")
-    build_source(DataConfig(**DATA), root / "source")
-    build_dataset(DataConfig(**DATA), root / "source", root / "set")
-    return root / "set"
+    return build(DataConfig(**DATA), tmp_path_factory.mktemp("arc"))
 
 
-def run_config(model=None, training=None, **data):
-    found = config(model, {"steps": 6, "puzzle_lr": 1e-2} | (training or {}))
+def run_config(seed=0, training=None, **data) -> RunConfig:
+    found = config(None, {"steps": 6, "puzzle_lr": 1e-2} | (training or {}), seed)
     return found.model_copy(update={"data": DataConfig(**(DATA | data))})
 
 
@@ -46,14 +43,10 @@ def test_a_batch_holds_augmented_copies_under_their_own_identifiers(folder):
     batch = Feed(run_config(), found, CpuBackend()).batch(3)
     assert isinstance(batch, RowBatch)
     split = found.split("train")
-    drawn = Sampler.of(split, 16, 0).batch(2)
-    inputs, labels, identifiers = ArcAugmenter(split).rows(drawn)
-    assert (batch.inputs.numpy() == inputs).all()
-    assert (batch.labels.numpy() == labels).all()
-    assert (batch.puzzle.numpy() == identifiers).all()
-    assert len(set(identifiers.tolist()) & set(split.puzzle_identifiers.tolist())) < len(
-        set(identifiers.tolist())
-    )
+    wanted = ArcAugmenter(split).rows(Sampler.of(split, 16, 0).batch(2))
+    for tensor, array in zip((batch.inputs, batch.labels, batch.puzzle), wanted, strict=True):
+        assert (tensor.numpy() == array).all()
+    assert set(wanted[2].tolist()) - set(split.puzzle_identifiers.tolist())
 
 
 def test_training_moves_the_table_rows_of_the_copies_it_saw(folder, tmp_path):
@@ -72,10 +65,7 @@ def test_training_moves_the_table_rows_of_the_copies_it_saw(folder, tmp_path):
 def test_a_killed_run_goes_on_as_though_it_had_not_been(folder, tmp_path):
     whole = train(run_config(), folder, tmp_path, "whole")
     first = trainer(run_config(), folder, tmp_path, "cut")
-    stage = first.stages[0]
-    for step in range(1, 4):
-        first.program(first.feed.batch(step), stage.h_cycles, stage.l_cycles)
-        first.record.done += 1
+    steps(first, 1, 3)
     first.save()
     second = train(run_config(), folder, tmp_path, "cut")
     assert torch.equal(whole.state.params, second.state.params)
@@ -151,13 +141,18 @@ def test_copies_vote(folder, tmp_path, wrong, copies, first, second):
     assert {task["task"].split("-")[0] for task in tasks} == set(FAMILIES)
 
 
+def evaluated(run, folder, **settings):
+    """The document of an evaluation."""
+    out = run / "evaluation-1.json"
+    evaluate_run(run, folder, EvaluationConfig(**settings), out, None, CpuBackend())
+    return json.loads(out.read_text())
+
+
 def test_an_evaluation_holds_the_votes(folder, tmp_path):
     train(run_config(), folder, tmp_path)
-    evaluations = []
-    for name, settings in (("all", {}), ("two", {"copies": 2, "test_puzzles": 3})):
-        out = tmp_path / f"{name}.json"
-        evaluate_run(tmp_path / "run", folder, EvaluationConfig(**settings), out, None, CpuBackend())
-        evaluations.append(json.loads(out.read_text()))
+    evaluations = [
+        evaluated(tmp_path / "run", folder, **more) for more in ({}, {"copies": 2, "test_puzzles": 3})
+    ]
     votes = [next(r for r in found["results"] if r["policy"] == "vote") for found in evaluations]
     assert [(vote["puzzles"], vote["restarts"]) for vote in votes] == [(5, 4), (3, 3)]
     assert votes[1]["flops_per_puzzle"] == pytest.approx(votes[0]["flops_per_puzzle"] * 3 / 4)
@@ -171,34 +166,22 @@ def test_another_canvas_is_refused(folder, tmp_path):
 
 def test_from_tasks_to_the_figure(folder, tmp_path):
     """Every file between the data set and the published sentence, as the pipeline hands them on."""
-    from trm.analysis.drawing import save, styled
+    from trm.analysis.drawing import styled
     from trm.analysis.kinds import FIGURE, draw
     from trm.analysis.specs import TableSpec
-    from trm.analysis.tables import collect
-    from trm.analysis.tables import load as load_table
-    from trm.analysis.tables import save as save_table
+    from trm.analysis.tables import collect, load, save
 
     runs = []
     for seed in (0, 1):
-        name = f"arc-s{seed}"
-        train(run_config().model_copy(update={"seed": seed}), folder, tmp_path, name)
-        out = tmp_path / name / "evaluation-1.json"
-        evaluate_run(tmp_path / name, folder, EvaluationConfig(), out, None, CpuBackend())
-        runs.append(
-            {
-                "run": name,
-                "seed": seed,
-                "directory": str(tmp_path / name),
-                "evaluations": ["evaluation-1.json"],
-            }
-        )
+        out = train(run_config(seed), folder, tmp_path, f"arc-s{seed}").out
+        evaluated(out, folder)
+        entry = {"run": out.name, "seed": seed, "directory": str(out)}
+        runs.append(entry | {"evaluations": ["evaluation-1.json"]})
     point = {"label": "base", "runs": runs}
     spec = TableSpec.model_validate({"name": "arc", "scale": "laptop", "study": "test", "points": [point]})
-    save_table(collect(spec), tmp_path / "arc.csv")
+    save(collect(spec), tmp_path / "arc.csv")
     with styled():
-        drawing = draw(FIGURE.validate_python({"kind": "votes"}), [load_table(tmp_path / "arc.csv")], [])
-        files = save(drawing, tmp_path / "arc.pdf")
-    assert all(path.exists() for path in files)
+        drawing = draw(FIGURE.validate_python({"kind": "votes"}), [load(tmp_path / "arc.csv")], [])
     assert drawing.sentence.startswith("The share of tasks solved is ")
     assert "5 tasks in all." in drawing.sentence
     assert "in 4 versions" in drawing.caption

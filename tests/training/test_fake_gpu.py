@@ -1,11 +1,11 @@
 """Whole steps at the paper's size with fake tensors: right shapes and devices, and nothing that waits for the host."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from torch.utils import backend_registration
+
+from tests.shell import python
 
 pytestmark = pytest.mark.skipif(
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
@@ -37,9 +37,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def found():
     """What was wrong with each case."""
-    command = [sys.executable, "-W", "error", "-m", "tests.training.fake_gpu", json.dumps([*CASES.values()])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = python("-W", "error", "-m", "tests.training.fake_gpu", json.dumps([*CASES.values()]), check=True)
     return dict(zip(CASES, json.loads(done.stdout), strict=True))
 
 

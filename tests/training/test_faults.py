@@ -1,6 +1,5 @@
 """Faults, each by really doing it: the run ends with the weights of one without faults, or with one clear sentence."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.training.conftest import config, train, trainer
-from tests.training.test_resume import damage_flip, damage_missing, damage_truncate
+from tests.shell import python, run
+from tests.training.conftest import config, train, train_words
 from trm.training.checkpoints.folder import CheckpointFolder
 from trm.training.outputs import load_weights
 
@@ -21,21 +20,9 @@ RUN = config(training={"steps": 30, "snapshots": 2})
 EAGER = {"log_every": 5, "checkpoint_minutes": 1e-6, "evals": 3, "keep_checkpoints": 3}
 
 
-def command(data: Path, root: Path, run=RUN, **runtime) -> list[str]:
-    """Arguments of `python -m trm` that train `run` below `root`."""
-    return [
-        *("train", "--config", run.model_dump_json(), "--dataset", str(data), "--out", str(root / "run")),
-        *("--checkpoints", str(root / "checkpoints"), "--threads", "1", "--backend", "cpu"),
-        *("--runtime", json.dumps(EAGER | runtime)),
-    ]
-
-
-def python(*words: str, shell: str = "") -> subprocess.CompletedProcess:
-    """Run `python words`, after `shell` in the same bash."""
-    line = f'{shell} exec "$@"'
-    return subprocess.run(
-        ["bash", "-c", line, "bash", sys.executable, *words], capture_output=True, text=True, timeout=300
-    )
+def command(data: Path, root: Path) -> list[str]:
+    """Arguments of `python` that train RUN below `root`."""
+    return ["-m", "trm", *train_words(RUN, data, root, "--backend", "cpu", **EAGER)]
 
 
 def equal(left: dict, right: dict) -> bool:
@@ -52,14 +39,12 @@ def expected(dataset_folder, tmp_path_factory) -> dict:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_at_twenty_random_moments(dataset_folder, expected, tmp_path):
-    killed = ("-m", "tests.training.killed", str(KILLS), str(SEED))
-    done = python(*killed, *command(dataset_folder, tmp_path))
-    assert done.returncode == 0, done.stdout + done.stderr
+    arguments = command(dataset_folder, tmp_path)[2:]
+    done = python("-m", "tests.training.killed", KILLS, SEED, *arguments, check=True)
     assert done.stdout.count("at call") == KILLS
     assert "resumed from" in done.stdout
     assert equal(load_file(tmp_path / "run/weights.safetensors"), expected)
-    kept = CheckpointFolder(tmp_path / "checkpoints")
-    assert kept.unfinished() == []
+    assert CheckpointFolder(tmp_path / "checkpoints").unfinished() == []
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
@@ -75,63 +60,26 @@ def test_what_a_kill_leaves_half_written_is_removed(dataset_folder, tmp_path):
     assert found.saver.folder.steps() == [2, 3]
 
 
-@pytest.mark.parametrize("damage", [damage_truncate, damage_flip, damage_missing])
-@pytest.mark.parametrize("name", ["state.safetensors", "carry-0.safetensors", "manifest.json"])
-def test_a_broken_newest_checkpoint_costs_one_step_and_changes_nothing(
-    name, damage, dataset_folder, expected, tmp_path, caplog
-):
-    found = trainer(RUN, dataset_folder, tmp_path, **EAGER)
-    original = found.program
-
-    def program(batch, h_cycles, l_cycles):
-        original(batch, h_cycles, l_cycles)
-        found.record.done == 8 and os.kill(os.getpid(), 15)
-
-    found.program = program
-    assert found.run() == 143
-    newest = found.saver.folder.steps()[-1]
-    damage(found.saver.folder.folder(newest) / name)
-    caplog.clear()
-    again = trainer(RUN, dataset_folder, tmp_path, **EAGER)
-    assert again.record.done == newest - 1
-    assert again.run() == 0
-    assert equal(load_weights(tmp_path / "run").tensors, expected)
+UNSHARE = ["unshare", "--map-root-user", "--mount"]
+FULL = """
+    mount -t tmpfs -o size=1300k tmpfs "$0"
+    "$@"; code=$?
+    ls -d "$0"/checkpoints/step-* >&2
+    mount -o remount,size=100m "$0"
+    "$@" && exit $code
+"""
 
 
-def may_mount() -> bool:
-    """Whether this user may make mount namespaces."""
-    if not shutil.which("unshare"):
-        return False
-    probe = ["unshare", "--map-root-user", "--mount", "true"]
-    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.skipif(not may_mount(), reason="no mount namespaces for this user: no disk can be filled here")
+@pytest.mark.skipif(
+    not shutil.which("unshare") or run(*UNSHARE, "true").returncode != 0,
+    reason="no mount namespaces for this user: no disk can be filled here",
+)
 def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(dataset_folder, expected, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     arguments = command(dataset_folder, tmp_path)
     arguments[arguments.index("--checkpoints") + 1] = str(disk / "checkpoints")
-    script = f"""
-        mount -t tmpfs -o size=1300k tmpfs {disk}
-        "$@"; code=$?
-        ls -d {disk}/checkpoints/step-* >&2
-        mount -o remount,size=100m {disk}
-        "$@" && exit $code
-    """
-    words = [
-        "unshare",
-        "--map-root-user",
-        "--mount",
-        "bash",
-        "-c",
-        script,
-        "bash",
-        sys.executable,
-        "-m",
-        "trm",
-    ]
-    done = subprocess.run([*words, *arguments], capture_output=True, text=True, timeout=300)
+    done = run(*UNSHARE, "bash", "-c", FULL, disk, sys.executable, *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "the disk is full; free space and start again" in done.stderr
     assert "Traceback" not in done.stderr
@@ -140,18 +88,18 @@ def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(dataset_fold
 
 
 def test_a_limit_on_file_sizes_is_said_and_the_run_goes_on_without_it(dataset_folder, expected, tmp_path):
-    done = python("-m", "trm", *command(dataset_folder, tmp_path), shell="ulimit -f 100;")
+    arguments = command(dataset_folder, tmp_path)
+    done = run("bash", "-c", 'ulimit -f 100; exec "$@"', "bash", sys.executable, *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "may not write files of this size" in done.stderr.splitlines()[-1]
-    assert python("-m", "trm", *command(dataset_folder, tmp_path)).returncode == 0
+    python(*arguments, check=True)
     assert equal(load_file(tmp_path / "run/weights.safetensors"), expected)
 
 
 def test_two_starts_of_one_run_at_once_end_with_the_same_weights(dataset_folder, expected, tmp_path):
-    words = [sys.executable, "-u", "-m", "trm", *command(dataset_folder, tmp_path)]
-    jobs = [
-        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)
-    ]
+    words = [sys.executable, "-u", *command(dataset_folder, tmp_path)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    jobs = [subprocess.Popen(words, **pipes) for _ in range(2)]
     said = [job.communicate(timeout=300)[0] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], said
     assert sum("trains this run; waiting for it to end" in text for text in said) <= 1

@@ -118,8 +118,6 @@ def test_a_gpu_compiles_the_network_where_it_can(monkeypatch, capability, triton
 def test_the_compiled_network_is_the_plain_one(monkeypatch, mixer):
     monkeypatch.setattr(compiled, "OPTIONS", {"backend": "aot_eager"})
     model = ModelConfig(d_model=16, heads=2, puzzle_tokens=1, h_cycles=2, l_cycles=2, mixer=mixer)
-    found, expected = (
-        supervision_step(kind, model, torch.float32) for kind in (compiled.CompiledNetwork, PlainNetwork)
-    )
-    for ours, theirs in zip([*found[0], *found[1].values()], [*expected[0], *expected[1].values()]):
+    both = (supervision_step(kind, model, torch.float32) for kind in (compiled.CompiledNetwork, PlainNetwork))
+    for ours, theirs in zip(*([*outputs, *grads.values()] for outputs, grads, _ in both), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.conftest import config, first_losses, train, trainer
+from tests.training.conftest import config, first_losses, steps, train, trainer
+from tests.training.puzzles import write_dataset
 from trm.data.hints import BLANK
 from trm.errors import UserError
 from trm.study.schema import CurriculumStage
@@ -34,7 +35,6 @@ def test_rows_are_those_without_hints_but_for_more_clues(dataset_folder, tmp_pat
 
 
 def test_hints_reach_augmented_copies(tmp_path):
-    from tests.training.puzzles import write_dataset
 
     folder = write_dataset(tmp_path / "data", 20, 8, 8, augmentations=5)
     found = trainer(config(data={"hints": [16, 16], "augmentations": 5}), folder, tmp_path)
@@ -62,9 +62,8 @@ def test_hints_and_stages_of_recursion_go_together(dataset_folder, tmp_path):
 def test_micro_batches_get_the_same_hints(dataset_folder, tmp_path):
     data = {"hints": "auto"}
     whole = first_losses(config(data=data), dataset_folder, tmp_path, 4, "whole")
-    parts = first_losses(
-        config(training={"micro_batches": 2}, data=data), dataset_folder, tmp_path, 4, "parts"
-    )
+    split = config(training={"micro_batches": 2}, data=data)
+    parts = first_losses(split, dataset_folder, tmp_path, 4, "parts")
     assert parts == pytest.approx(whole, rel=1e-5)
 
 
@@ -102,9 +101,7 @@ def test_an_adaptive_run_resumes_bit_for_bit(dataset_folder, tmp_path):
     run = config(training={"lr": 3e-3}, data={"hints": "auto"})
     whole = train(run, dataset_folder, tmp_path, "whole")
     first = trainer(run, dataset_folder, tmp_path, "parts")
-    for step in range(1, 8):
-        first.program(first.feed.batch(step), 2, 1)
-        first.record.done = step
+    steps(first, 1, 7)
     first.save()
     level = first.state.hint_level.item()
     second = trainer(run, dataset_folder, tmp_path, "parts")
@@ -117,8 +114,7 @@ def test_an_adaptive_run_resumes_bit_for_bit(dataset_folder, tmp_path):
 
 def test_a_checkpoint_from_before_a_knob_was_added_is_still_resumed(dataset_folder, tmp_path):
     found = trainer(config(), dataset_folder, tmp_path)
-    found.program(found.feed.batch(1), 2, 1)
-    found.record.done = 1
+    steps(found, 1, 1)
     for section, knob in (("data", "hints"), ("data", "curriculum"), ("model", "multiple")):
         found.saver.identity["config"][section].pop(knob)
     found.save()

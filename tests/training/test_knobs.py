@@ -3,63 +3,43 @@
 import pytest
 import torch
 
-from tests.training.conftest import config, first_losses, train, trainer
+from tests.knobs import another
+from tests.training.conftest import config, first_losses, steps, train, trainer
 from trm.backends.cpu.device import CpuBackend
 from trm.errors import UserError
-from trm.study.schema import CurriculumStage, ModelConfig, PlacementConfig, RuntimeConfig, TrainingConfig
+from trm.study.schema import ModelConfig, PlacementConfig, RunConfig, RuntimeConfig, TrainingConfig
 from trm.training.outputs import load_weights
 from trm.training.profile import Profile
 from trm.training.setup import check_placement
 
-EFFECTS = {
-    "model.mixer": "attention",
+SPECIAL = {
     "model.d_model": 32,
     "model.heads": 4,  # read by attention: see below
-    "model.layers": 1,
-    "model.h_cycles": 1,
-    "model.l_cycles": 2,
     "model.halt_max_steps": 2,
     "model.expansion": 30.0,
     "model.multiple": 8,
-    "model.puzzle_tokens": 2,
-    "model.position": "learned",
-    "training.batch_size": 32,
-    "training.steps": 5,
-    "training.lr": 2e-3,
-    "training.puzzle_lr": 5e-2,
-    "training.warmup_steps": 1,
-    "training.lr_min_ratio": 0.0,
-    "training.weight_decay": 1.0,
     "training.puzzle_weight_decay": 100.0,
-    "training.optimizer": "lion",
-    "training.beta1": 0.5,
-    "training.beta2": 0.5,
     "training.max_grad_norm": 1e-3,
-    "training.ema": 0.5,
-    "training.precision": "bfloat16",
     "training.exploration": 1.0,
     "training.exploration_final": 1.0,
-    "training.halting_cost": 0.5,
-    "training.start_noise": 0.5,
-    "training.step_noise": 0.1,
     "training.curriculum": ({"until": 0.5, "h_cycles": 1, "l_cycles": 2},),
-    "training.snapshots": 2,
 }
+"""Values that a tiny run feels, where the next best would be refused or lost in rounding."""
 ELSEWHERE = {
     "training.micro_batches": "test_train.test_micro_batches_equal_the_whole_batch: same result by definition",
     "training.init_from": "test_init_from_starts_with_the_named_runs_average",
-    "placement.backend": "test_a_run_is_held_to_its_placement",
-    "placement.workers": "test_a_run_is_held_to_its_placement",
-    "placement.network": "test_a_run_is_held_to_its_placement",
-    "placement.average": "test_workers.test_an_average_kept_by_the_first_worker_is_that_of_every_worker",
 }
+FIELDS = [
+    name
+    for section, schema in (("model", ModelConfig), ("training", TrainingConfig))
+    for name in (f"{section}.{field}" for field in schema.model_fields)
+    if name not in ELSEWHERE
+]
 
 
-def test_the_walk_is_complete():
-    fields = {f"model.{name}" for name in ModelConfig.model_fields}
-    fields |= {f"training.{name}" for name in TrainingConfig.model_fields}
-    fields |= {f"placement.{name}" for name in PlacementConfig.model_fields}
-    assert fields == set(EFFECTS) | set(ELSEWHERE)
+def test_every_placement_is_tried():
+    """By test_a_run_is_held_to_its_placement; average: test_workers."""
+    assert set(PlacementConfig.model_fields) == {"backend", "workers", "network", "average"}
 
 
 def outcome(run, data, root, name, weights=None):
@@ -74,25 +54,22 @@ def outcome(run, data, root, name, weights=None):
 @pytest.fixture(scope="module")
 def base(dataset_folder, tmp_path_factory):
     root = tmp_path_factory.mktemp("base")
-    return {
-        mixer: outcome(config({"mixer": mixer}), dataset_folder, root, mixer)
-        for mixer in ("mlp", "attention")
-    }
+    mixers = ("mlp", "attention")
+    return {mixer: outcome(config({"mixer": mixer}), dataset_folder, root, mixer) for mixer in mixers}
 
 
-@pytest.mark.parametrize("field", EFFECTS)
-def test_each_knob_changes_the_weights(field, base, dataset_folder, tmp_path):
-    section, name = field.split(".")
-    changed = {"model": {}, "training": {}}
-    changed[section][name] = EFFECTS[field]
-    mixer = "attention" if field == "model.heads" else "mlp"
-    changed["model"].setdefault("mixer", mixer)
-    ours = outcome(config(changed["model"], changed["training"]), dataset_folder, tmp_path, "run")
-    theirs = base[mixer]
-    equal = ours.keys() == theirs.keys() and all(
-        ours[key].shape == theirs[key].shape and torch.equal(ours[key], theirs[key]) for key in theirs
+@pytest.mark.parametrize("name", FIELDS)
+def test_each_knob_changes_the_weights(name, base, dataset_folder, tmp_path):
+    section, field = name.split(".")
+    mixer = "attention" if name == "model.heads" else "mlp"
+    document = config({"mixer": mixer}).model_dump()
+    known = getattr(config(), section)
+    value = another(type(known).model_fields[field], getattr(known, field))
+    document[section][field] = SPECIAL.get(name, value)
+    ours, theirs = outcome(RunConfig(**document), dataset_folder, tmp_path, "run"), base[mixer]
+    assert ours.keys() != theirs.keys() or any(
+        ours[key].shape != theirs[key].shape or not torch.equal(ours[key], theirs[key]) for key in theirs
     )
-    assert not equal
 
 
 def test_rope_changes_attention(base, dataset_folder, tmp_path):
@@ -126,9 +103,8 @@ def test_bookkeeping_changes_no_result(dataset_folder, tmp_path):
 def test_init_from_starts_with_the_named_runs_average(dataset_folder, tmp_path):
     train(config(), dataset_folder, tmp_path, "first")
     weights = load_weights(tmp_path / "first").weights("ema")
-    second = trainer(
-        config(training={"init_from": "first"}), dataset_folder, tmp_path, "second", initial=weights
-    )
+    run = config(training={"init_from": "first"})
+    second = trainer(run, dataset_folder, tmp_path, "second", initial=weights)
     views = second.state.layout.views(second.state.params)
     assert all(torch.equal(views[name], weights[name]) for name in views)
     assert torch.equal(second.state.params, second.state.ema)
@@ -139,18 +115,18 @@ def placed(**placement):
 
 
 def test_a_run_is_held_to_its_placement():
-    backend = CpuBackend()
+    backend, other = CpuBackend(), CpuBackend()
     check_placement(placed(backend="cpu", workers=1, network="plain"), backend)
     assert backend.implementation == "plain"
-    with pytest.raises(UserError, match="placement.backend is cuda, but the job runs on cpu"):
-        check_placement(placed(backend="cuda"), CpuBackend())
-    other = CpuBackend()
-    other.name = "cuda"
-    for noise in ("start_noise", "step_noise"):
-        with pytest.raises(UserError, match="drawn on the host, not on cuda: train this run on a CPU"):
-            check_placement(config(training={noise: 0.1}), other)
-    with pytest.raises(UserError, match="but the job has 1: start it with trm train --workers 2"):
-        check_placement(placed(workers=2), CpuBackend())
+    other.name, host = "cuda", "drawn on the host, not on cuda: train this run on a CPU"
+    for run, there, words in (
+        (placed(backend="cuda"), backend, "placement.backend is cuda, but the job runs on cpu"),
+        (placed(workers=2), backend, "but the job has 1: start it with trm train --workers 2"),
+        (config(training={"start_noise": 0.1}), other, host),
+        (config(training={"step_noise": 0.1}), other, host),
+    ):
+        with pytest.raises(UserError, match=words):
+            check_placement(run, there)
 
 
 def test_the_plain_network_trains_to_the_same_losses(dataset_folder, tmp_path):
@@ -162,15 +138,12 @@ def test_the_plain_network_trains_to_the_same_losses(dataset_folder, tmp_path):
 
 def test_gradients_are_clipped_to_the_norm(dataset_folder, tmp_path):
     found = trainer(config(training={"max_grad_norm": 1e-3}), dataset_folder, tmp_path)
-    found.program(found.feed.batch(1), 2, 1)
+    steps(found, 1, 1)
     assert found.state.grads.norm().item() == pytest.approx(1e-3, rel=1e-3)
 
 
 def test_a_curriculum_runs_its_stages(dataset_folder, tmp_path):
-    stages = (
-        CurriculumStage(until=0.25, h_cycles=1, l_cycles=1),
-        CurriculumStage(until=0.5, h_cycles=1, l_cycles=2),
-    )
+    stages = ({"until": 0.25, "h_cycles": 1, "l_cycles": 1}, {"until": 0.5, "h_cycles": 1, "l_cycles": 2})
     found = trainer(config(training={"curriculum": stages}), dataset_folder, tmp_path)
     original, seen = found.program, []
     found.program = lambda batch, h, n: (seen.append((h, n)), original(batch, h, n))
@@ -207,19 +180,13 @@ def test_float16_survives_an_overflow(dataset_folder, tmp_path):
     found = trainer(config(training={"precision": "float16"}), dataset_folder, tmp_path)
     found.state.scale[0] = 2.0**60
     before = found.state.params.clone()
-    found.program(found.feed.batch(1), 2, 1)
+    steps(found, 1, 1)
     assert torch.equal(found.state.params, before)
     assert found.state.scale[0] == 2.0**59
     found._check_finite(found._fetch()[0], 0.0)
     found.state.scale[0] = 1.0
-    found.program(found.feed.batch(2), 2, 1)
+    steps(found, 2, 2)
     assert not torch.equal(found.state.params, before)
-
-
-def test_losses_depend_on_nothing_but_the_run(dataset_folder, tmp_path):
-    assert first_losses(config(), dataset_folder, tmp_path, 3, "a") == first_losses(
-        config(), dataset_folder, tmp_path, 3, "b"
-    )
 
 
 def test_profiled_steps_leave_a_trace(dataset_folder, tmp_path):

@@ -9,33 +9,34 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.conftest import config, train, trainer
+from tests.training.conftest import after, config, train, trainer
 from trm.backends.cpu.device import CpuBackend
 from trm.backends.tpu.metrics import Use
 from trm.errors import UserError
 from trm.training.history import TensorBoard
 from trm.training.report import TRANSFER_SHARE
 
-WEIGHTS = [f"blocks.{k}.{part}" for k in (0, 1) for part in ("token_mlp.gate_up", "token_mlp.down")]
-WEIGHTS += [f"blocks.{k}.{part}" for k in (0, 1) for part in ("channel_mlp.gate_up", "channel_mlp.down")]
-WEIGHTS += ["embed.weight", "head.weight", "halt.weight", "halt.bias", "puzzle.weight"]
-TRAIN = ["loss", "lm_loss", "halt_loss", "accuracy", "exact_accuracy", "halt_accuracy", "steps", "finished"]
-TRAIN += [
-    "hints",
-    "grad_norm",
-    "noise_scale",
-    "lr",
-    "weight_norm",
-    *(f"weight_norm/{name}" for name in WEIGHTS),
+BLOCKS = [
+    f"blocks.{k}.{mlp}_mlp.{part}"
+    for k in (0, 1)
+    for mlp in ("token", "channel")
+    for part in ("gate_up", "down")
 ]
+WEIGHTS = [*BLOCKS, "embed.weight", "head.weight", "halt.weight", "halt.bias", "puzzle.weight"]
+TRAIN = "loss lm_loss halt_loss accuracy exact_accuracy halt_accuracy steps finished hints grad_norm noise_scale lr"
+TRAIN = [*TRAIN.split(), "weight_norm", *(f"weight_norm/{name}" for name in WEIGHTS)]
 TRAIN += [f"halt_share/{step}" for step in (1, 2, 3, 4)]
 EVAL = ["exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy"]
 PERF = ["rows_per_second", "flops_per_second", "step_seconds", "feed_seconds", "transfer_seconds"]
 PERF += ["compilations", "compile_seconds", "peak_memory_bytes", "peak_host_bytes/0", "peak_device_bytes/0"]
-SERIES = {
-    f"{group}/{name}" for group, names in (("train", TRAIN), ("eval", EVAL), ("perf", PERF)) for name in names
-}
+GROUPS = {"train": TRAIN, "eval": EVAL, "perf": PERF}
+SERIES = {f"{group}/{name}" for group, names in GROUPS.items() for name in names}
 """On every backend; xla adds xla/* (tests/xla). Each further process has its own peak_*_bytes/<process>."""
+
+
+def history(root: Path) -> list[dict[str, str]]:
+    """The rows that a run has written."""
+    return list(csv.DictReader((root / "run/history.csv").read_text().splitlines()))
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -62,8 +63,7 @@ def test_every_series_is_measured(told):
     assert [name for name, value in last.items() if value is None] == []
     assert last["perf/step_seconds"] > last["perf/feed_seconds"] > 0
     assert last["perf/peak_host_bytes/0"] > 2**26
-    (written,) = list(csv.DictReader((root / "run/history.csv").read_text().splitlines()))[-1:]
-    assert float(written["train/grad_norm"]) == last["train/grad_norm"]
+    assert float(history(root)[-1]["train/grad_norm"]) == last["train/grad_norm"]
 
 
 def test_what_chips_do_is_in_the_history_and_in_the_status(dataset_folder, tmp_path, monkeypatch):
@@ -71,28 +71,24 @@ def test_what_chips_do_is_in_the_history_and_in_the_status(dataset_folder, tmp_p
     monkeypatch.setattr(CpuBackend, "use", lambda self: next(found))
     monkeypatch.setenv("TPU_STATUS_FILE", str(tmp_path / "status"))
     train(config(training={"steps": 6, "batch_size": 8}), dataset_folder, tmp_path, log_every=2, evals=1)
-    rows = list(csv.DictReader((tmp_path / "run/history.csv").read_text().splitlines()))
-    assert [row["perf/hbm_bytes/0"] for row in rows] == [str(2**34), str(2**33), ""]
-    assert [row["perf/duty_cycle_percent/0"] for row in rows] == ["", "87.65", ""]
+    told = [(row["perf/hbm_bytes/0"], row["perf/duty_cycle_percent/0"]) for row in history(tmp_path)]
+    assert told == [(str(2**34), ""), (str(2**33), "87.65"), ("", "")]
     assert (tmp_path / "status").read_text() == "at step 6"
 
 
 def test_norms_of_the_parts_make_up_the_norm_of_the_whole(told):
-    last = told[0].record.rows[-1]
+    last, state = told[0].record.rows[-1], told[0].state
     parts = [last[f"train/weight_norm/{name}"] for name in WEIGHTS if name != "puzzle.weight"]
     assert sum(part**2 for part in parts) == pytest.approx(last["train/weight_norm"] ** 2, rel=1e-4)
-    views = told[0].state.layout.views(told[0].state.params)
-    assert last["train/weight_norm/head.weight"] == pytest.approx(
-        views["head.weight"].norm().item(), rel=1e-5
-    )
+    head = state.layout.views(state.params)["head.weight"].norm().item()
+    assert last["train/weight_norm/head.weight"] == pytest.approx(head, rel=1e-5)
 
 
 def test_tensorboard_has_the_same_numbers(told):
     found, root = told
     series = scalars(root / "checkpoints/run/tensorboard")
     assert set(series) == SERIES | {"rows", "seconds"}
-    rows = found.record.rows
-    expected = [(row["step"], pytest.approx(row["train/loss"])) for row in rows]
+    expected = [(row["step"], pytest.approx(row["train/loss"])) for row in found.record.rows]
     assert series["train/loss"] == expected
 
 
@@ -119,9 +115,8 @@ class SlowLink(CpuBackend):
 def test_a_transfer_that_holds_up_the_step_is_warned_of_once(dataset_folder, tmp_path):
     found = trainer(config(training={"steps": 2}), dataset_folder, tmp_path, log_every=1)
     found.backend = found.feed._backend = found.reporter._backend = SlowLink()
-    with pytest.warns(
-        RuntimeWarning, match=r"moving batches to the device takes .* more than 10 %"
-    ) as caught:
+    sentence = r"moving batches to the device takes .* more than 10 %"
+    with pytest.warns(RuntimeWarning, match=sentence) as caught:
         found.run()
     assert len(caught) == 1
     last = found.record.rows[-1]
@@ -131,18 +126,11 @@ def test_a_transfer_that_holds_up_the_step_is_warned_of_once(dataset_folder, tmp
 def test_a_signal_asks_for_the_backends_own_report(dataset_folder, tmp_path, monkeypatch):
     found = trainer(config(training={"steps": 3}), dataset_folder, tmp_path)
     monkeypatch.setattr(found.backend, "report", lambda: f"report at step {found.record.done}")
-    original, written = found.program, found.saver.folder.root / "xla-metrics-0.txt"
-
-    def program(batch, h_cycles, l_cycles):
-        original(batch, h_cycles, l_cycles)
-        if found.record.done == 1:  # in the second step
-            os.kill(os.getpid(), signal.SIGUSR1)
-        if found.record.done == 2:
-            assert written.read_text() == "report at step 2"
-
-    found.program = program
+    written, seen = found.saver.folder.root / "xla-metrics-0.txt", []
+    after(found, 1, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    after(found, 2, lambda: seen.append(written.read_text()))
     found.run()
-    assert written.read_text() == "report at step 3"
+    assert [*seen, written.read_text()] == ["report at step 2", "report at step 3"]
 
 
 def test_wandb_that_is_not_installed(dataset_folder, tmp_path, monkeypatch):

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.conftest import MODEL, TRAINING
+from tests.data.conftest import build
+from tests.training.conftest import DATA, config, train_words
 from trm.cli import main
 from trm.study.schema import DataConfig
-from trm.tasks.build import build_dataset, build_source
 from trm.tasks.expand import expand
 from trm.training.outputs import load_weights, save_weights
 
-ARC = {"task": "arc", "source": "generate", "arc_side": 6, "augmentations": 1, "pool": 12}
+SPLITS = {"train_puzzles": 40, "validation_puzzles": 5, "test_puzzles": 20, "augmentations": 1}
+ARC = {"task": "arc", "source": "generate", "arc_side": 6, "pool": 12, "augmentations": 1}
 ARC |= {"train_puzzles": 8, "validation_puzzles": 0, "test_puzzles": 4}
-SUDOKU = {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_max": 8, "augmentations": 1}
-SUDOKU |= {"train_puzzles": 40, "validation_puzzles": 5, "test_puzzles": 20}
+SUDOKU = DATA | SPLITS
 
 
 class Place:
@@ -27,25 +27,23 @@ class Place:
 
     def data(self, fields: dict, **changes) -> Path:
         config = DataConfig(**(fields | changes))
-        name = "-".join([config.task, *(f"{key}{value}" for key, value in changes.items())])
-        if not (self.root / name).exists():
-            build_source(config, self.root / f"{name}-pool")
-            build_dataset(config, self.root / f"{name}-pool", self.root / name)
-        return self.root / name
+        home = self.root / "-".join([config.task, *(f"{key}{value}" for key, value in changes.items())])
+        return home / "set" if home.exists() else build(config, home)
 
     def train(self, name: str, folder: Path, data: dict, **training) -> int:
-        config = {"model": MODEL, "data": data, "training": TRAINING | {"steps": 2} | training}
-        places = ["--dataset", str(folder), "--out", str(self.root / name), "--threads", "1"]
-        checkpoints = str(self.root / f"{name}-checkpoints")
-        return main(["train", "--config", json.dumps(config), *places, "--checkpoints", checkpoints])
+        run = config(training={"steps": 2} | training).model_copy(update={"data": DataConfig(**data)})
+        words = train_words(run, folder, self.root, "--out", str(self.root / name))
+        return main([*words, "--checkpoints", str(self.root / f"{name}-checkpoints")])
 
     def evaluate(self, name: str, folder: Path) -> int:
-        out = str(self.root / "evaluation.json")
-        places = ["--run", str(self.root / name), "--dataset", str(folder), "--out", out]
-        return main(["evaluate", *places, "--threads", "1"])
+        out = self.root / "evaluation.json"
+        words = f"evaluate --run {self.root / name} --dataset {folder} --out {out} --threads 1"
+        return main(words.split())
 
-    def results(self) -> list[dict]:
-        return json.loads((self.root / "evaluation.json").read_text())["results"]
+    def splits(self) -> set[str]:
+        """What the last evaluation measured."""
+        results = json.loads((self.root / "evaluation.json").read_text())["results"]
+        return {row["split"] for row in results}
 
 
 @pytest.fixture(scope="module")
@@ -85,17 +83,20 @@ def test_identifiers_that_mean_something_else_are_refused(place, earlier, tmp_pa
         assert not capsys.readouterr().err
 
 
-def test_puzzles_of_another_kind_are_refused(place, capsys):
+@pytest.mark.parametrize(
+    ("boxes", "what"),
+    [
+        ((2, 2), "seq_len 16, but the run was trained with 36"),
+        ((3, 2), "boxes (3, 2), but the run was trained with (2, 3)"),
+    ],
+)
+def test_puzzles_of_another_kind_are_refused(place, boxes, what, capsys):
     """Boxes of 2x3 and of 3x2 cells make grids of equal size."""
     six = SUDOKU | {"box_cols": 3, "clues_max": 20}
     assert place.train("six", place.data(six, clues_max=20), six) == 0
-    for boxes, what in (
-        ((2, 2), "seq_len 16, but the run was trained with 36"),
-        ((3, 2), "boxes (3, 2), but the run was trained with (2, 3)"),
-    ):
-        other = place.data(six, box_rows=boxes[0], box_cols=boxes[1], clues_max=8 if boxes[0] == 2 else 20)
-        assert place.evaluate("six", other) == 2
-        assert what in capsys.readouterr().err
+    other = place.data(six, box_rows=boxes[0], box_cols=boxes[1], clues_max=8 if boxes[0] == 2 else 20)
+    assert place.evaluate("six", other) == 2
+    assert what in capsys.readouterr().err
 
 
 def test_identifiers_are_compared_without_a_manifest(place, tmp_path, capsys):
@@ -112,16 +113,13 @@ def test_identifiers_are_compared_without_a_manifest(place, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"seed": 7}, {"train_puzzles": 39}, {"clues_max": 7}, {"augmentations": 2}, {"test_puzzles": 9}],
+    ("name", "value"),
+    [("seed", 7), ("train_puzzles", 39), ("clues_max", 7), ("augmentations", 2), ("test_puzzles", 9)],
 )
-def test_a_data_set_that_contradicts_the_config_is_refused(place, changes, capsys):
-    ((name, value),) = changes.items()
-    assert place.train("never", place.data(SUDOKU, **changes), SUDOKU) == 2
-    said = capsys.readouterr().err
-    assert (
-        f"has data.{name} {value}, but the run's config has {DataConfig(**SUDOKU).model_dump()[name]}" in said
-    )
+def test_a_data_set_that_contradicts_the_config_is_refused(place, name, value, capsys):
+    assert place.train("never", place.data(SUDOKU, **{name: value}), SUDOKU) == 2
+    own = DataConfig(**SUDOKU).model_dump()[name]
+    assert f"has data.{name} {value}, but the run's config has {own}" in capsys.readouterr().err
     assert not (place.root / "never" / "weights.safetensors").exists()
 
 
@@ -129,14 +127,13 @@ def test_another_data_set_is_said_and_is_no_training_set(place, caplog):
     """4x4 puzzles of other numbers of clues: none of them was trained on."""
     assert place.evaluate("sudoku", place.data(SUDOKU)) == 0
     assert not caplog.messages
-    assert {row["split"] for row in place.results()} == {"test", "train"}
+    assert place.splits() == {"test", "train"}
     other = place.data(SUDOKU, clues_min=9, clues_max=10)
     assert place.evaluate("sudoku", other) == 0
     (said,) = caplog.messages
-    assert said.startswith(
-        f"{other} is not the data set that the run was trained on, data.clues_max is 10, not 8"
-    )
-    assert {row["split"] for row in place.results()} == {"test"}
+    what = "is not the data set that the run was trained on, data.clues_max is 10, not 8"
+    assert said.startswith(f"{other} {what}")
+    assert place.splits() == {"test"}
 
 
 @pytest.mark.parametrize("manifest", [True, False])

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.training.conftest import config
+from tests.training.conftest import config, train_words
 from trm.backends.cuda.gpus import claim
 from trm.backends.processes import run_workers
 
@@ -65,23 +65,11 @@ def test_a_worker_that_waits_for_a_dead_one_is_ended(capfd):
     )
 
 
-def train_command(dataset, root, steps):
-    run = config(training={"steps": steps}).model_dump_json()
-    words = ["-m", "trm", "train", "--workers", "2", "--config", run, "--dataset", str(dataset)]
-    words += [
-        "--out",
-        str(root / "run"),
-        "--checkpoints",
-        str(root / "checkpoints"),
-        "--log",
-        str(root / "log"),
-    ]
-    return [sys.executable, *words, "--backend", "cpu", "--threads", "1", "--runtime", '{"log_every": 5}']
-
-
 def test_two_workers_stop_with_a_checkpoint(dataset_folder, tmp_path):
-    command = train_command(dataset_folder, tmp_path, 100_000)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
+    more = ["--workers", "2", "--backend", "cpu", "--log", str(tmp_path / "log")]
+    words = train_words(config(training={"steps": 100_000}), dataset_folder, tmp_path, *more, log_every=5)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen([sys.executable, "-m", "trm", *words], **pipes) as job:
         assert any("step 10/" in line for line in job.stdout)
         job.send_signal(signal.SIGTERM)
         rest = job.stdout.read()

@@ -2,10 +2,12 @@
 
 import csv
 import io
+import itertools
 import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -34,41 +36,37 @@ def trained(tmp_path_factory):
     """A run that has learnt its few puzzles by heart, and their texts."""
     root = tmp_path_factory.mktemp("solve")
     data = write_dataset(root / "data", 6, 4, 6)
-    run = config(
-        {"d_model": 32}, {"steps": 150, "batch_size": 16, "lr": 5e-3, "warmup_steps": 10, "ema": 0.9}
-    )
+    run = config({"d_model": 32}, {"steps": 150, "lr": 5e-3, "warmup_steps": 10})
     train(run, data, root, log_every=150, evals=1)
     puzzles = Dataset(data).split("train")
     return root / "run", [(to_text(q - 1), to_text(a - 1)) for q, a in zip(puzzles.inputs, puzzles.labels)]
 
 
+def solve_with(model, *words) -> int:
+    """Exit code of `trm solve`."""
+    return main(["solve", *map(str, words), "--model", str(model), "--threads", "1"])
+
+
+def rows_of(text):
+    return list(csv.DictReader(text.splitlines()))
+
+
 def test_a_puzzle_is_solved_and_its_answer_grows(trained, capsys):
     run, puzzles = trained
     question, answer = puzzles[0]
-    assert main(["solve", question, "--model", str(run), "--threads", "1"]) == 0
+    assert solve_with(run, question) == 0
     shown = capsys.readouterr().out
-    assert answer in shown
-    assert "keeps every rule and clue" in shown
-    assert shown.splitlines()[0].split()[0] == "puzzle"
-    assert "step 1" in shown
-
-
-def test_what_cannot_be_solved_is_said_to_break_the_rules(trained, capsys):
-    run, _ = trained
-    blank = "1" + "." * 15  # no puzzle that it knows
-    assert main(
-        ["solve", blank, "--model", str(run), "--steps", "1", "--restarts", "1", "--threads", "1"]
-    ) in (0, 1)
-    said = capsys.readouterr().out
-    assert ("breaks the rules" in said) != ("keeps every rule" in said)
+    assert shown.split()[0] == "puzzle"
+    for words in (answer, "keeps every rule and clue", "step 1", "It is the puzzle's only solution."):
+        assert words in shown
 
 
 def test_a_csv_file_is_solved_and_written(trained, tmp_path, capsys):
     run, puzzles = trained
     file, out = tmp_path / "puzzles.csv", tmp_path / "out.csv"
     file.write_text("question,answer\n" + "".join(f"{q},{a}\n" for q, a in puzzles))
-    code = main(["solve", str(file), "--model", str(run), "--out", str(out), "--threads", "1"])
-    rows = list(csv.DictReader(out.read_text().splitlines()))
+    code = solve_with(run, file, "--out", out)
+    rows = rows_of(out.read_text())
     solved = [row["solved"] == "1" for row in rows]
     assert code == (0 if all(solved) else 1)
     assert sum(solved) >= 5
@@ -80,24 +78,11 @@ def test_a_csv_file_is_solved_and_written(trained, tmp_path, capsys):
 
 
 def test_a_file_takes_the_training_precision_unless_told(tmp_path, capsys):
-    model, puzzle = str(MODELS / "sudoku6"), ".4..1.32........4....6..2..4.......3"
-    (tmp_path / "one.csv").write_text(f"question\n{puzzle}\n")
+    file, out = tmp_path / "one.csv", tmp_path / "out.csv"
+    file.write_text("question\n.4..1.32........4....6..2..4.......3\n")
 
     def solved(*options):
-        out = tmp_path / "out.csv"
-        main(
-            [
-                "solve",
-                str(tmp_path / "one.csv"),
-                "--model",
-                model,
-                "--out",
-                str(out),
-                "--threads",
-                "1",
-                *options,
-            ]
-        )
+        solve_with(MODELS / "sudoku6", file, "--out", out, *options)
         return out.read_text()
 
     assert solved() == solved("--precision", "training") != solved("--precision", "float32")
@@ -108,49 +93,38 @@ def test_many_puzzles_come_from_the_standard_input(trained, monkeypatch, capsys)
     run, puzzles = trained
     lines = [puzzles[0][0], "", "1" + "." * 15, "11" + "." * 14, puzzles[1][0]]
     monkeypatch.setattr("sys.stdin", type("In", (), {"buffer": io.BytesIO("\n".join(lines).encode())}))
-    assert main(["solve", "-", "--model", str(run), "--threads", "1"]) in (0, 1)
+    assert solve_with(run, "-") in (0, 1)
     said = capsys.readouterr()
-    rows = list(csv.DictReader(said.out.splitlines()))
+    rows = rows_of(said.out)
     assert [row["solutions"] for row in rows] == ["one", "several", "none", "one"]
     assert [row["question"] for row in rows] == [line for line in lines if line]
-    assert rows[0]["answer"] == puzzles[0][1]
-    assert rows[2]["answer"] == "." * 16
+    assert (rows[0]["answer"], rows[2]["answer"]) == (puzzles[0][1], "." * 16)
     assert "of 4 puzzles solved" in said.err
     assert "1 have no solution; 1 have several solutions" in said.err
     assert "the file's" not in said.err
 
 
 def test_a_puzzle_says_how_many_solutions_it_has(trained, capsys):
-    run, puzzles = trained
-    options = ["--model", str(run), "--threads", "1", "--steps", "2", "--restarts", "1"]
-    assert main(["solve", "12........3...4.", *options]) == 1
+    """And whether the answer breaks the rules: a run that knows no such puzzle."""
+    options = ["--steps", "1", "--restarts", "1"]
+    assert solve_with(trained[0], "12........3...4.", *options) == 1
     assert capsys.readouterr().out == "The puzzle has no solution.\n"
-    main(["solve", "." * 16, *options])
-    assert "The puzzle has several solutions" in capsys.readouterr().out
-    main(["solve", puzzles[0][0], "--model", str(run), "--threads", "1"])
-    assert "It is the puzzle's only solution." in capsys.readouterr().out
+    code = solve_with(trained[0], "." * 16, *options)
+    said = capsys.readouterr().out
+    assert "The puzzle has several solutions" in said
+    assert ("breaks the rules" if code else "keeps every rule") in said
 
 
 def test_threads_wait_passively_and_progress_is_said(trained, capsys, monkeypatch):
     """Spinning threads take the time of those that they wait for; a long search is not silent."""
     run, puzzles = trained
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    monkeypatch.setattr("trm.data.progress.time", Clock())
-    main(["solve", puzzles[0][0], "--model", str(run), "--threads", "1"])
+    clock = SimpleNamespace(monotonic=itertools.count(step=3.0).__next__)
+    monkeypatch.setattr("trm.data.progress.time", clock)
+    solve_with(run, puzzles[0][0])
     assert os.environ["OMP_WAIT_POLICY"] == "passive"
-    assert re.search(
-        r"solving with run: .* of 1 puzzles solved, step 1 of \d+, start 1 of 4", capsys.readouterr().err
-    )
-
-
-class Clock:
-    """Three seconds pass whenever somebody looks."""
-
-    now = 0.0
-
-    def monotonic(self):
-        self.now += 3
-        return self.now
+    sentence = r"solving with run: .* of 1 puzzles solved, step 1 of \d+, start 1 of 4"
+    assert re.search(sentence, capsys.readouterr().err)
 
 
 class Scripted:
@@ -195,15 +169,33 @@ def test_restarts_see_the_puzzle_under_symmetries():
     assert not torch.equal(net.seen[0], net.seen[1])
 
 
-def found(script, steps, restarts=1):
-    return solve(Scripted(script), FOUR, from_text(PUZZLE)[None], steps, restarts)
+SEARCHES = {
+    "the first right answer ends it": (
+        [[(WORSE, -1.0), (ANSWER, -2.0), (WRONG, 3.0)]], 3, (True, ANSWER, 0, 2, -2.0), [WORSE, ANSWER],
+    ),
+    "restarts go on until one is right": (
+        [[(WRONG, 3.0)], [(WORSE, 5.0)], [(ANSWER, -1.0)], []], 1, (True, ANSWER, 2, 1, -1.0), [ANSWER],
+    ),
+    "else the most believed one is given": (
+        [[(WORSE, 9.0), (WORSE, -3.0)], [(WRONG, 8.0), (WRONG, 2.0)], [(WORSE, 0.0)] * 2],
+        2, (False, WRONG, 1, 2, 2.0), [WRONG, WRONG],
+    ),
+}  # fmt: skip
 
 
-def test_the_first_answer_that_keeps_the_rules_ends_the_search():
-    result = found([[(WORSE, -1.0), (ANSWER, -2.0), (WRONG, 3.0)]], 3)
-    assert (result.right[0], result.steps[0], result.halt_logits[0]) == (True, 2, -2.0)
-    assert to_text(result.answers[0]) == ANSWER
-    assert [to_text(grid) for grid in result.history] == [WORSE, ANSWER]
+@pytest.mark.parametrize("case", SEARCHES)
+def test_a_search(case):
+    script, steps, found, history = SEARCHES[case]
+    result = solve(Scripted(script), FOUR, from_text(PUZZLE)[None], steps, len(script))
+    told = (
+        result.right[0],
+        to_text(result.answers[0]),
+        result.starts[0],
+        result.steps[0],
+        result.halt_logits[0],
+    )
+    assert told == found
+    assert [to_text(grid) for grid in result.history] == history
 
 
 def test_solved_puzzles_leave_the_batch():
@@ -218,29 +210,23 @@ def test_solved_puzzles_leave_the_batch():
     assert to_text(result.answers[3]) == WRONG
 
 
-def test_restarts_go_on_until_one_is_right():
-    result = found([[(WRONG, 3.0)], [(WORSE, 5.0)], [(ANSWER, -1.0)], []], 1, restarts=4)
-    assert (result.right[0], result.starts[0]) == (True, 2)
-    assert [to_text(grid) for grid in result.history] == [ANSWER]
+@pytest.mark.parametrize(
+    ("question", "answer", "said"),
+    [
+        ("." * 16, ANSWER, ""),
+        ("." * 16, "11" + ANSWER[2:], "1 is repeated in row 1"),
+        ("." * 16, "1..." + "1..." + "." * 8, "1 is repeated in column 1"),
+        ("." * 16, "1...." + "1" + "." * 10, "1 is repeated in box 1"),
+        (PUZZLE, WRONG, "the clue in row 4, column 4 is changed"),
+    ],
+)
+def test_faults_are_named(question, answer, said):
+    assert fault(FOUR, from_text(question), from_text(answer)) == said
 
 
-def test_without_a_right_answer_the_most_believed_one_is_given():
-    result = found(
-        [[(WORSE, 9.0), (WORSE, -3.0)], [(WRONG, 8.0), (WRONG, 2.0)], [(WORSE, 0.0)] * 2], 2, restarts=3
-    )
-    assert not result.right[0]
-    assert (to_text(result.answers[0]), result.starts[0], result.halt_logits[0]) == (WRONG, 1, 2.0)
-    assert fault(FOUR, from_text(PUZZLE), result.answers[0]) == "the clue in row 4, column 4 is changed"
-
-
-def test_faults_are_named():
-    question = from_text("." * 16)
-    assert fault(FOUR, question, from_text(ANSWER)) == ""
-    assert fault(FOUR, question, from_text("11" + ANSWER[2:])) == "1 is repeated in row 1"
-    assert fault(FOUR, question, from_text("1..." + "1..." + "." * 8)) == "1 is repeated in column 1"
-    assert fault(FOUR, question, from_text("1...." + "1" + "." * 10)) == "1 is repeated in box 1"
+def test_a_blank_cell_keeps_no_rule():
     blank = from_text(ANSWER[:-1] + ".")
-    assert not keeps_rules(FOUR, question[None], blank[None])[0]
+    assert not keeps_rules(FOUR, from_text("." * 16)[None], blank[None])[0]
 
 
 def test_panels_stand_side_by_side():
@@ -289,12 +275,6 @@ def test_bad_input_gets_one_sentence(arguments, words, trained, capsys):
     assert said.count("\n") == 1
 
 
-def test_a_closed_standard_input_has_no_puzzle(trained, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", None)
-    assert main(["solve", "-", "--model", str(trained[0])]) == 2
-    assert capsys.readouterr().err.startswith("trm solve: standard input has no puzzle: give one a line")
-
-
 def test_a_small_model_and_its_card_solve_as_the_run_does(trained, tmp_path, monkeypatch, capsys):
     run, puzzles = trained
     assert main(["convert", "to-model", str(run), "--out", str(tmp_path / "models" / "four")]) == 0
@@ -304,8 +284,7 @@ def test_a_small_model_and_its_card_solve_as_the_run_does(trained, tmp_path, mon
     assert all(torch.equal(tensor, whole[name]) for name, tensor in small.weights("ema").items())
     card = (tmp_path / "models/four/README.md").read_text()
     assert "sudoku4" in card
-    settings = json.loads(card.split("```json")[1].split("```")[0])
-    assert settings["model"]["d_model"] == 32
+    assert json.loads(card.split("```json")[1].split("```")[0])["model"]["d_model"] == 32
     monkeypatch.chdir(tmp_path)  # models/ is where `solve` looks
     capsys.readouterr()
     assert main(["solve", puzzles[0][0], "--threads", "1"]) == 0

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from tests.training.conftest import config, train, trainer
+from tests.training.conftest import after, config, train, trainer
 from trm.training.checkpoints.folder import CheckpointFolder, read_checkpoint
 from trm.training.interrupt import EXIT_UNFINISHED
 
@@ -17,14 +17,7 @@ def stretch(run, data, root, steps, name="run", **options):
     """A process of the run whose time is over after `steps` steps."""
     found = trainer(run, data, root, name, stop_after_minutes=5.0, **options)
     found.started = time.monotonic()
-    program = found.program
-
-    def counted(*args):
-        program(*args)
-        if found.record.done + 1 == steps:
-            found.started -= 300
-
-    found.program = counted
+    after(found, steps - 1, lambda: setattr(found, "started", found.started - 300))
     assert found.run() == EXIT_UNFINISHED
     return found
 

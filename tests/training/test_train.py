@@ -6,6 +6,7 @@ import torch
 
 from benchmarks.baseline import EagerTrainer, EagerTRM
 from tests.training.conftest import config, first_losses, train, trainer
+from tests.training.test_resume import metrics
 from trm.model.parameters import initial_states, initial_weights
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
 from trm.training.metrics import INDEX
@@ -73,27 +74,18 @@ def test_a_run_learns_and_writes_its_files(dataset_folder, tmp_path):
     assert document["best"]["step"] in (30, 60)
     trained = load_weights(tmp_path / "run")
     assert trained.config == run
-    assert torch.equal(
-        trained.weights("raw")["head.weight"], done.state.layout.views(done.state.params)["head.weight"]
-    )
-    assert torch.equal(
-        trained.weights("ema")["head.weight"], done.state.layout.views(done.state.ema)["head.weight"]
-    )
+    for kind, flat in (("raw", done.state.params), ("ema", done.state.ema)):
+        assert torch.equal(trained.weights(kind)["head.weight"], done.state.layout.views(flat)["head.weight"])
 
 
 def test_equal_seeds_give_equal_runs_and_others_differ(dataset_folder, tmp_path):
-    runs = [
+    a, b, c = (
         train(config(seed=seed), dataset_folder, tmp_path, name)
         for seed, name in ((1, "a"), (1, "b"), (2, "c"))
-    ]
-    params = [run.state.params for run in runs]
-    assert torch.equal(params[0], params[1])
-    assert not torch.equal(params[0], params[2])
-    metrics = [
-        [{k: v for k, v in row.items() if not k.startswith(("perf", "seconds"))} for row in run.record.rows]
-        for run in runs
-    ]
-    assert metrics[0] == metrics[1] != metrics[2]
+    )
+    assert torch.equal(a.state.params, b.state.params)
+    assert not torch.equal(a.state.params, c.state.params)
+    assert metrics(a) == metrics(b) != metrics(c)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "bfloat16_weights"])

@@ -10,13 +10,13 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tests.training.conftest import config, first_losses
+from tests import shell
+from tests.training.conftest import config, first_losses, train_words
 from trm.backends.tpu.metrics import DUTY_CYCLE, HBM_TOTAL, HBM_USED
 from trm.backends.workers import choose_interface
 from trm.errors import UserError
@@ -82,21 +82,16 @@ def run_workers(world, task, run, data, root, environments=({}, {}, {}, {})):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes = []
-    for rank in range(world):
-        environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
-        environment |= {"MASTER_PORT": str(port), "TRM_WORKER_TIMEOUT": "60"}
-        if (
-            sys.platform == "linux"
-        ):  # not the address of the host's name, which other tests' networks may hide
-            environment["GLOO_SOCKET_IFNAME"] = "lo"
-        environment |= environments[rank]
-        command = [sys.executable, "-c", SCRIPT, task, run.model_dump_json(), str(data), str(root)]
-        processes.append(
-            subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-        )
+    common = os.environ | {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common |= {"TRM_WORKER_TIMEOUT": "60"}
+    if sys.platform == "linux":  # not the address of the host's name, which other tests' networks may hide
+        common["GLOO_SOCKET_IFNAME"] = "lo"
+    command = [sys.executable, "-c", SCRIPT, task, run.model_dump_json(), str(data), str(root)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    processes = [
+        subprocess.Popen(command, env=common | {"RANK": str(rank)} | environments[rank], **pipes)
+        for rank in range(world)
+    ]
     outputs = []
     for process in processes:
         outputs.append(process.communicate()[0])
@@ -104,6 +99,11 @@ def run_workers(world, task, run, data, root, environments=({}, {}, {}, {})):
             for other in processes:
                 other.kill()
     return outputs, [process.returncode for process in processes]
+
+
+def history(root):
+    """The rows of a run's history."""
+    return list(csv.DictReader((root / "run" / "history.csv").read_text().splitlines()))
 
 
 RUN = config(training={"micro_batches": 2, "puzzle_lr": 1e-2, "steps": 6})
@@ -117,7 +117,7 @@ def test_several_workers_give_the_losses_of_one(dataset_folder, tmp_path, world,
     assert codes == [0] * world, outputs
     losses = [json.loads(output.strip().splitlines()[-1]) for output in outputs]
     assert losses[0] == pytest.approx(expected, abs=1e-5)
-    assert all(other == losses[0] for other in losses)
+    assert losses == [losses[0]] * world
 
 
 def test_two_workers_end_equal_and_one_writes(dataset_folder, tmp_path):
@@ -126,7 +126,7 @@ def test_two_workers_end_equal_and_one_writes(dataset_folder, tmp_path):
     assert json.loads((tmp_path / "run" / "training.json").read_text())["workers"] == 2
     assert "step 6/6" in outputs[0]
     assert "step" not in outputs[1]
-    (last,) = list(csv.DictReader((tmp_path / "run" / "history.csv").read_text().splitlines()))[-1:]
+    last = history(tmp_path)[-1]
     assert all(int(last[f"perf/peak_host_bytes/{rank}"]) > 2**26 for rank in (0, 1))
 
 
@@ -135,10 +135,8 @@ def test_every_host_tells_what_its_own_chips_do(dataset_folder, tmp_path):
     pytest.importorskip("grpc")
     from tests.backends.metrics_service import metrics_service
 
-    environments = [
-        {"TPU_STATUS_FILE": str(tmp_path / f"status-{rank}"), "TPU_RUNTIME_METRICS_PORTS": "1"}
-        for rank in range(3)
-    ]
+    files = [tmp_path / f"status-{rank}" for rank in range(3)]
+    environments = [{"TPU_STATUS_FILE": str(file), "TPU_RUNTIME_METRICS_PORTS": "1"} for file in files]
     with ExitStack() as services:
         for rank, variables in enumerate(environments[:2]):
             duties = [30.0, 40.0 + rank]
@@ -148,20 +146,12 @@ def test_every_host_tells_what_its_own_chips_do(dataset_folder, tmp_path):
         run = config(training={"steps": 4, "batch_size": 6})
         outputs, codes = run_workers(3, "chips", run, dataset_folder, tmp_path, environments)
     assert codes == [0, 0, 0], outputs
-    for row in csv.DictReader((tmp_path / "run" / "history.csv").read_text().splitlines()):
-        assert {name: row[name] for name in row if "hbm" in name or "duty" in name} == {
-            "perf/hbm_bytes/0": str(1 << 30),
-            "perf/hbm_bytes/1": str(2 << 30),
-            "perf/duty_cycle_percent/0": "35.0",
-            "perf/duty_cycle_percent/1": "35.5",
-        }
-    status = [Path(variables["TPU_STATUS_FILE"]).read_text() for variables in environments]
-    at = "at step 4"
-    assert status == [
-        f"{at}, HBM 1.0 of 32.0 GiB, duty cycle 35 %",
-        f"{at}, HBM 2.0 of 32.0 GiB, duty cycle 36 %",
-        at,
-    ]
+    told = {f"perf/hbm_bytes/{rank}": str(rank + 1 << 30) for rank in (0, 1)}
+    told |= {f"perf/duty_cycle_percent/{rank}": f"35.{5 * rank}" for rank in (0, 1)}
+    for row in history(tmp_path):
+        assert {name: row[name] for name in row if "hbm" in name or "duty" in name} == told
+    used = [f"at step 4, HBM {n}.0 of 32.0 GiB, duty cycle {34 + n} %" for n in (1, 2)]
+    assert [file.read_text() for file in files] == [*used, "at step 4"]
 
 
 def test_an_average_kept_by_the_first_worker_is_that_of_every_worker(dataset_folder, tmp_path):
@@ -173,9 +163,7 @@ def test_an_average_kept_by_the_first_worker_is_that_of_every_worker(dataset_fol
         outputs, codes = run_workers(2, "train", run, dataset_folder, root)
         assert codes == [0, 0], outputs
         averages.append(load_weights(root / "run").weights("ema")["head.weight"])
-        text = (root / "run" / "history.csv").read_text().splitlines()
-        column = text[0].split(",").index("eval/cross_entropy")
-        rows.append([line.split(",")[column] for line in text[1:]])
+        rows.append([row["eval/cross_entropy"] for row in history(root)])
     assert torch.equal(*averages)
     assert rows[0] == rows[1]
     assert any(rows[0])
@@ -193,62 +181,50 @@ def test_a_step_in_two_recorded_halves_is_the_step(dataset_folder, tmp_path):
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
-@pytest.mark.parametrize(("task", "step"), [("perturb", "4"), ("flip", r"\d+")])
+@pytest.mark.parametrize(("task", "step"), [("perturb", "4"), ("flip", r"\d+"), ("differ", "0")])
 def test_a_worker_with_other_weights_is_named(dataset_folder, tmp_path, task, step):
-    """By the comparison that `checksum_every` asks for, and without one by that before each checkpoint."""
+    """By the comparison that `checksum_every` asks for, without one by that before each checkpoint, and at first."""
     outputs, codes = run_workers(2, task, config(), dataset_folder, tmp_path)
     assert codes == [2, 2], outputs
-    assert all(
-        re.search(f"worker 1 does not hold the same weights as worker 0 at step {step}", output)
-        for output in outputs
-    )
+    sentence = f"worker 1 does not hold the same weights as worker 0 at step {step}"
+    assert all(re.search(sentence, output) for output in outputs)
 
 
 def test_hosts_are_compared_though_they_are_one_worker():
     """Under SPMD all hosts are one worker; each holds its own copy of the weights."""
-    weights = torch.ones(3)
-    gather = lambda sums: [sums, sums + 1]  # noqa: E731
-    backend = SimpleNamespace(world=1, processes=2, fetch=lambda tensor: tensor, gather=gather)
-    state = SimpleNamespace(params=weights, ema=None, puzzle_table=None, share_average=lambda backend: None)
+    same = {"fetch": lambda tensor: tensor, "gather": lambda sums: [sums, sums + 1]}
+    backend = SimpleNamespace(world=1, processes=2, **same)
+    state = SimpleNamespace(
+        params=torch.ones(3), ema=None, puzzle_table=None, share_average=lambda backend: None
+    )
     trainer = SimpleNamespace(backend=backend, state=state, record=SimpleNamespace(done=7))
     with pytest.raises(UserError, match="worker 1 does not hold the same weights as worker 0 at step 7"):
         Trainer.compare_workers(trainer)
 
 
-def test_workers_that_begin_with_other_weights_do_not_begin(dataset_folder, tmp_path):
-    outputs, codes = run_workers(2, "differ", config(), dataset_folder, tmp_path)
-    assert codes == [2, 2], outputs
-    assert all("same weights as worker 0 at step 0" in output for output in outputs)
-
-
-def test_a_worker_that_hangs_ends_the_job_with_one_sentence(dataset_folder, tmp_path):
-    outputs, codes = run_workers(2, "hang", config(), dataset_folder, tmp_path)
-    assert codes == [2, -9], outputs
+@pytest.mark.parametrize(("task", "code"), [("hang", -9), ("die", 9)])
+def test_a_worker_that_is_lost_ends_the_job_with_one_sentence(dataset_folder, tmp_path, task, code):
+    outputs, codes = run_workers(2, task, config(), dataset_folder, tmp_path)
+    assert codes == [2, code], outputs
     assert outputs[0].count("UserError: worker 0 of 2 stops: another worker died or did not answer") == 1
 
 
 def test_under_torchrun_a_killed_worker_takes_the_job_down(dataset_folder, tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     launcher += ["--monitor-interval", "3"]  # torchrun would sooner end the survivor than let it say why
-    run = config(training={"steps": 100_000}).model_dump_json()
-    command = [*launcher, "-m", "trm", "train", "--config", run, "--dataset", str(dataset_folder)]
-    command += ["--out", str(tmp_path / "run"), "--checkpoints", str(tmp_path / "checkpoints")]
-    command += ["--backend", "cpu", "--threads", "1", "--runtime", '{"log_every": 5}']
+    run = config(training={"steps": 100_000})
+    words = train_words(run, dataset_folder, tmp_path, "--backend", "cpu", log_every=5)
+    command = [*launcher, "-m", "trm", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         assert any("step 10/" in line for line in job.stdout)
-        listed = ["ps", "-o", "pid=", "--ppid", str(job.pid)]
-        workers = subprocess.run(listed, capture_output=True, text=True).stdout.split()
+        workers = shell.run("ps", "-o", "pid=", "--ppid", job.pid).stdout.split()
         os.kill(max(map(int, workers)), signal.SIGKILL)
         rest = job.stdout.read()
     assert job.returncode == 1
-    sentence = "trm train: worker 0 of 2 stops: another worker died or did not answer within 300 s"
     assert rest.count("trm train: worker") == 1, rest
-    assert sentence in rest
+    assert "trm train: worker 0 of 2 stops: another worker died or did not answer within 300 s" in rest
 
 
-NOWHERE = """
-mount --bind "$0" /etc/hosts && exec "$@"
-"""
 MEET = """
 import torch
 from trm.backends.workers import Workers, world_from_environment
@@ -260,30 +236,28 @@ workers.close()
 """
 
 
-def test_under_torchrun_workers_meet_though_the_hosts_name_leads_nowhere(tmp_path):
+def test_under_torchrun_workers_meet_though_the_hosts_name_leads_nowhere(tmp_path, monkeypatch):
     """As documented; the name has an address of TEST-NET-1 (RFC 5737), as behind some firewalls and VPNs."""
     (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n192.0.2.1 {socket.gethostname()}\n")
     (tmp_path / "meet.py").write_text(MEET)
-    elsewhere = ["unshare", "--user", "--map-root-user", "--mount"]
-    elsewhere += ["sh", "-c", NOWHERE, str(tmp_path / "hosts")]
-    if (
-        not shutil.which("unshare")
-        or subprocess.run([*elsewhere, "true"], stderr=subprocess.DEVNULL).returncode
-    ):
+    elsewhere = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    elsewhere += ['mount --bind "$0" /etc/hosts && exec "$@"', tmp_path / "hosts"]
+    if not shutil.which("unshare") or shell.run(*elsewhere, "true").returncode:
         pytest.skip("this machine gives no namespaces to users: /etc/hosts cannot be replaced")
-    command = [*elsewhere, sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--local-addr", "127.0.0.1", "--nproc-per-node", "2", str(tmp_path / "meet.py")]
-    environment = os.environ | {"TRM_WORKER_TIMEOUT": "60", "PYTHONPATH": os.getcwd()}
-    environment.pop("GLOO_SOCKET_IFNAME", None)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("6") == 2
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    environment = {"TRM_WORKER_TIMEOUT": "60", "PYTHONPATH": os.getcwd()}
+    command = [*elsewhere, *launcher, "--nproc-per-node", "2", tmp_path / "meet.py"]
+    assert shell.run(*command, env=environment, check=True).stdout.count("6") == 2
 
 
 def test_workers_of_one_machine_meet_on_its_loopback_interface(monkeypatch):
-    monkeypatch.setenv("MASTER_ADDR", "this-host.example")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for name, value in {
+        "MASTER_ADDR": "this-host.example",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     choose_interface()
     assert os.environ["MASTER_ADDR"] == "127.0.0.1"
@@ -293,20 +267,13 @@ def test_workers_of_one_machine_meet_on_its_loopback_interface(monkeypatch):
     assert os.environ["GLOO_SOCKET_IFNAME"] == "eth7"
 
 
-def test_workers_of_several_machines_are_left_alone(monkeypatch):
-    monkeypatch.setenv("MASTER_ADDR", "host-0")
+@pytest.mark.parametrize("local", ["2", None])
+def test_workers_of_several_machines_are_left_alone(monkeypatch, local):
+    for name, value in {"MASTER_ADDR": "host-0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": local or ""}.items():
+        monkeypatch.setenv(name, value)
+    if local is None:
+        monkeypatch.delenv("LOCAL_WORLD_SIZE")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    for local in ("2", None):
-        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-        if local:
-            monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
-        choose_interface()
-        assert os.environ["MASTER_ADDR"] == "host-0"
-        assert "GLOO_SOCKET_IFNAME" not in os.environ
-
-
-def test_a_dead_worker_ends_the_job_with_one_sentence(dataset_folder, tmp_path):
-    outputs, codes = run_workers(2, "die", config(), dataset_folder, tmp_path)
-    assert codes == [2, 9], outputs
-    assert outputs[0].count("UserError: worker 0 of 2 stops: another worker died") == 1
+    choose_interface()
+    assert os.environ["MASTER_ADDR"] == "host-0"
+    assert "GLOO_SOCKET_IFNAME" not in os.environ
