@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.conftest import config, train, trainer
+from tests.training.conftest import config, train
 from tests.training.puzzles import write_dataset
 from trm.backends.cpu.device import CpuBackend
 from trm.cli import main
@@ -43,6 +43,13 @@ def evaluation(trained, data, **options):
     return Evaluation(load_weights(trained), Dataset(data), EvaluationConfig(**options), CpuBackend())
 
 
+@pytest.fixture
+def measured(trained, dataset_folder):
+    """An evaluation, and the test puzzles on its device."""
+    found = evaluation(trained, dataset_folder)
+    return found, found.dataset.originals("test", found.backend)
+
+
 def spread_halting(net):
     """Make about half of the puzzles halt early, at different steps."""
     weight = torch.randn(net._weights["halt.weight"].shape, generator=torch.Generator().manual_seed(0))
@@ -56,12 +63,8 @@ def test_progress_names_the_work_on_the_first_worker_alone(trained, dataset_fold
     measured = evaluation(trained, dataset_folder, unroll=(2, 3), restarts=(2,), confident=True)
     measured.run()
     shown = capsys.readouterr().err
-    for work in (
-        "train puzzles, 3 steps",
-        "test puzzles, 3 steps",
-        "test puzzles, 2 starts of 4 steps",
-        "test puzzles until confident, at most 3 steps",
-    ):
+    works = ("train puzzles, 3 steps", "test puzzles, 3 steps", "test puzzles, 2 starts of 4 steps")
+    for work in (*works, "test puzzles until confident, at most 3 steps"):
         assert re.search(rf"evaluating {work}: \d+ %", shown)
     measured.backend.rank = 1
     measured.run()
@@ -76,8 +79,7 @@ def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):
         "step_noise": 0.5,
         "train_puzzles": 30,
     }
-    arguments = ["evaluate", "--run", str(trained), "--dataset", str(dataset_folder), "--threads", "1"]
-    arguments += ["--evaluation", json.dumps(settings), "--out", str(tmp_path / "e.json")]
+    arguments = evaluate_words(trained, dataset_folder, tmp_path / "e.json", settings)
     assert main([*arguments, "--predictions", str(tmp_path / "p.npz")]) == 0
     document = json.loads((tmp_path / "e.json").read_text())
     assert document["evaluation"]["restarts"] == [1, 3]
@@ -109,6 +111,11 @@ def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):
     assert (predictions["test_answers"] == labels).all(1).sum() == found["test", "fixed", 6, 1]["correct"]
 
 
+def evaluate_words(run, data, out, settings):
+    words = f"evaluate --run {run} --dataset {data} --out {out} --threads 1 --evaluation"
+    return [*words.split(), json.dumps(settings)]
+
+
 def test_an_evaluation_measures_as_many_puzzles_and_traces_as_it_is_told(trained, dataset_folder):
     document = evaluation(trained, dataset_folder, test_puzzles=7, train_puzzles=5, traces=2).run()
     assert {row["split"]: row["puzzles"] for row in document["results"]} == {"test": 7, "train": 5}
@@ -131,11 +138,8 @@ def test_bins_of_ratings_double_and_many_clue_counts_share_bins():
     inputs = np.ones((6, 40), dtype=np.uint8)
     for row, clues in enumerate((3, 5, 8, 20, 27, 28)):
         inputs[row, :clues] = 2
-    puzzles = replace(
-        one_example_set(inputs, inputs, Meta("sudoku", 40, 9, 1)),
-        ratings=ratings,
-        sources=np.zeros(6, np.int32),
-    )
+    puzzles = one_example_set(inputs, inputs, Meta("sudoku", 40, 9, 1))
+    puzzles = replace(puzzles, ratings=ratings, sources=np.zeros(6, np.int32))
     found = bins.binned(puzzles, blank=1)
     assert set(found) == {"rating", "clues"}  # all are of one source
     numbers, limits = found["rating"]
@@ -162,9 +166,8 @@ def test_every_policy_unrolls_deeper_than_trained(trained, dataset_folder):
         "traces": 1,
     }
     document = evaluation(trained, dataset_folder, train_puzzles=0, **options).run()
-    assert {(row["policy"], row["steps"]) for row in document["results"]} >= {
-        ("fixed", 9), ("confident", 9), ("restarts", 9), ("majority", 9), ("oracle", 9)
-    }  # fmt: skip
+    found = {row["policy"] for row in document["results"] if row["steps"] == 9}
+    assert found == {"fixed", "confident", "restarts", "majority", "oracle"}
     assert len(document["traces"][0]["steps"]) == 9
 
 
@@ -190,52 +193,42 @@ def test_validation_and_evaluation_agree(dataset_folder, tmp_path):
 
 
 @pytest.mark.parametrize("slots", [8, 64])
-def test_stopping_when_confident_gives_the_answers_of_the_full_pass(
-    slots, trained, dataset_folder, monkeypatch
-):
+def test_stopping_when_confident_gives_the_answers_of_the_full_pass(slots, measured, monkeypatch):
     monkeypatch.setattr("trm.model.inference.inference_batch", lambda *_: slots)
-    measured = evaluation(trained, dataset_folder)
-    spread_halting(measured.net)
-    data = measured.dataset.originals("test", measured.backend)
-    depth = 6
-    steps = []
-    scores = {}
-    for at in range(1, depth + 1):
-        scores[at] = policies.fixed(measured.net, data, (at,), measured._score, lambda: None)
-        steps.append(scores[at].answers)
-    first = scores[depth].first_positive
+    (found, data), depth = measured, 6
+    spread_halting(found.net)
+    passes = [
+        policies.fixed(found.net, data, (at,), found._score, lambda: None) for at in range(1, depth + 1)
+    ]
+    first = passes[-1].first_positive
     assert len(first.unique()) > 3  # early, late, never
     last = torch.where(first == 0, depth, first)
-    expected = torch.stack(steps)[last.long() - 1, torch.arange(len(last))]
-    timed, answers = policies.confident(
-        measured.net, data, depth, measured._score(), measured.backend.synchronize
-    )
+    expected = torch.stack([each.answers for each in passes])[last.long() - 1, torch.arange(len(last))]
+    how = (found._score(), found.backend.synchronize)
+    timed, answers = policies.confident(found.net, data, depth, *how)
     assert torch.equal(answers, expected)
-    result = timed.score.result(measured.backend.total)
+    result = timed.score.result(found.backend.total)
     assert result["mean_steps"] == pytest.approx(last.float().mean().item())
     assert result["correct"] == (expected == data.labels).all(1).sum()
 
 
-def test_confident_evaluation_runs_fewer_rows(trained, dataset_folder, monkeypatch):
+def test_confident_evaluation_runs_fewer_rows(measured, monkeypatch):
     monkeypatch.setattr("trm.model.inference.inference_batch", lambda *_: 8)
-    measured = evaluation(trained, dataset_folder)
-    spread_halting(measured.net)
-    data = measured.dataset.originals("test", measured.backend)
-    rows = []
-    original = measured.net.step
+    found, data = measured
+    spread_halting(found.net)
+    rows, step = [], found.net.step
     monkeypatch.setattr(
-        measured.net, "step", lambda z_H, z_L, x: (rows.append(x.shape[1]), original(z_H, z_L, x))[1]
+        found.net, "step", lambda z_H, z_L, x: (rows.append(x.shape[1]), step(z_H, z_L, x))[1]
     )
-    timed, _ = policies.confident(measured.net, data, 6, measured._score(), measured.backend.synchronize)
-    needed = timed.score.result(measured.backend.total)["mean_steps"] * 40
+    timed, _ = policies.confident(found.net, data, 6, found._score(), found.backend.synchronize)
+    needed = timed.score.result(found.backend.total)["mean_steps"] * 40
     assert needed <= sum(rows) <= 1.3 * needed + 16
     assert sum(rows) < 0.9 * 40 * 6
 
 
 def test_choosing_among_restarts():
-    answers = torch.tensor(
-        [[[1, 1], [2, 2]], [[1, 2], [2, 2]], [[1, 2], [2, 1]]], dtype=torch.uint8
-    )  # K, B, S
+    rows = [[[1, 1], [2, 2]], [[1, 2], [2, 2]], [[1, 2], [2, 1]]]
+    answers = torch.tensor(rows, dtype=torch.uint8)  # K, B, S
     halts = torch.tensor([[3.0, 0.0], [1.0, 1.0], [2.0, 5.0]])
     labels = torch.tensor([[1, 2], [1, 1]], dtype=torch.uint8)
     best, majority, oracle = policies.chosen(answers, halts, policies.is_right(answers, labels, ignore=0))
@@ -256,44 +249,39 @@ def test_an_evaluation_goes_on_after_its_time_limit_bit_for_bit(
     trained, dataset_folder, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(InferenceNetwork, "batch_rows", lambda net, length: 16)
-    ask = '{"unroll": [2, 3], "restarts": [1, 2], "start_noise": 0.5, "confident": true, "train_puzzles": 20}'
-    command = ["evaluate", "--run", str(trained), "--dataset", str(dataset_folder), "--evaluation", ask]
-    command += ["--threads", "1", "--out"]
-    assert main([*command, str(tmp_path / "whole.json")]) == 0
+    ask = {"unroll": [2, 3], "restarts": [1, 2], "start_noise": 0.5, "confident": True, "train_puzzles": 20}
+    whole, parts, kept = tmp_path / "whole.json", tmp_path / "parts.json", tmp_path / "kept"
+    assert main(evaluate_words(trained, dataset_folder, whole, ask)) == 0
 
-    out, kept = tmp_path / "parts.json", tmp_path / "kept"
+    command = evaluate_words(trained, dataset_folder, parts, ask)
     ends = []
     while not ends or ends[-1] == 75:
-        assert not out.exists()
-        ends.append(main([*command, str(out), "--parts", str(kept), "--time-limit", "1e-6"]))
+        assert not parts.exists()
+        ends.append(main([*command, "--parts", str(kept), "--time-limit", "1e-6"]))
     assert ends[-1] == 0
     assert len(ends) > 5
     assert f"stopped after 1 batch; it goes on from {kept}\n" in capsys.readouterr().out
-    whole, parts = (json.loads(path.read_text()) for path in (tmp_path / "whole.json", out))
-    for document in (whole, parts):
-        for row in document["results"]:
-            assert row.pop("seconds") >= 0
+    documents = [json.loads(path.read_text()) for path in (whole, parts)]
+    for document in documents:
+        assert all(row.pop("seconds") >= 0 for row in document["results"])
     for key in ("results", "halting", "traces", "tasks", "guess"):
-        assert parts[key] == whole[key]
+        assert documents[0][key] == documents[1][key]
     assert not list(kept.glob("*.pt"))
 
 
 def test_what_several_workers_cannot_do_is_refused_before_the_work(trained, dataset_folder, tmp_path):
-    backend = CpuBackend()
+    backend, settings = CpuBackend(), EvaluationConfig()
     backend.world = 4
     with pytest.raises(UserError, match="--predictions requires a single worker"):
-        evaluate_run(
-            tmp_path, dataset_folder, EvaluationConfig(), tmp_path / "e.json", tmp_path / "p", backend
-        )
+        evaluate_run(tmp_path, dataset_folder, settings, tmp_path / "e.json", tmp_path / "p", backend)
     few = evaluation(trained, dataset_folder, test_puzzles=3)
     few.backend = backend
     with pytest.raises(UserError, match=f"3 puzzles of {dataset_folder} for 4 workers: give more puzzles"):
         few.run()
 
 
-def test_restarts_differ_by_noise_or_symmetry(trained, dataset_folder):
-    measured = evaluation(trained, dataset_folder)
-    data = measured.dataset.originals("test", measured.backend)
+def test_restarts_differ_by_noise_or_symmetry(measured):
+    measured, data = measured
 
     def restarts(noise, symmetric):
         symmetries = restart_symmetries(measured.trained.config.data, 4, noise=not symmetric)
@@ -308,16 +296,15 @@ def test_restarts_differ_by_noise_or_symmetry(trained, dataset_folder):
         assert restarts(*way)[0]["accuracy"] != plain[0]["accuracy"]
 
 
-def test_a_restart_is_a_run_on_the_moved_puzzle(trained, dataset_folder):
-    measured = evaluation(trained, dataset_folder)
-    data = measured.dataset.originals("test", measured.backend)
+def test_a_restart_is_a_run_on_the_moved_puzzle(measured):
+    measured, data = measured
     symmetries = restart_symmetries(measured.trained.config.data, 2)
-    how = (data, 4, (1,), (0.0, 0.0), symmetries[1:], measured._score, measured.backend.synchronize)
-    found = policies.restarts(measured.net, *how).best[1].result(measured.backend.total)
+    score = (measured._score, measured.backend.synchronize)
+    found = policies.restarts(measured.net, data, 4, (1,), (0.0, 0.0), symmetries[1:], *score).best[1]
     moved = data._replace(inputs=symmetries[1].apply(data.inputs), labels=symmetries[1].apply(data.labels))
-    wanted = policies.fixed(measured.net, moved, (4,), measured._score, measured.backend.synchronize)
-    expected = wanted.depths[4].score.result(measured.backend.total)
-    assert (found["accuracy"], found["correct"]) == (expected["accuracy"], expected["correct"])
+    wanted = policies.fixed(measured.net, moved, (4,), *score).depths[4].score
+    one, other = (each.result(measured.backend.total) for each in (found, wanted))
+    assert (one["accuracy"], one["correct"]) == (other["accuracy"], other["correct"])
 
 
 @pytest.mark.parametrize("changes", [{"box_rows": 2}, {"box_rows": 3}, {"task": "maze", "maze_size": 9}])
@@ -334,10 +321,8 @@ def test_symmetries_are_undone(changes):
 
 
 def test_a_task_without_symmetries_needs_noise():
-    with pytest.raises(
-        UserError,
-        match=r"arc has no symmetries for restarts and views: give evaluation\.start_noise or step_noise",
-    ):
+    advice = "arc has no symmetries for restarts and views: give evaluation.start_noise or step_noise"
+    with pytest.raises(UserError, match=advice):
         restart_symmetries(DataConfig(task="arc", source="generate", arc_side=6), 2)
     for name in TASKS:
         found = task_of(name).symmetries(DataConfig(task=name, maze_size=9), rng.key(1))
@@ -376,19 +361,15 @@ def test_rule_aware_guess():
     found = task_of("sudoku").guesses(DataConfig(box_rows=2, box_cols=2), row, row)
     assert found["uniform"] == 0.25
     assert found["rules"] > 0.25
-    assert task_of("arc").guesses(DataConfig(task="arc", source="json", files=("x",)), row, row) == {
-        "uniform": None,
-        "rules": None,
-    }
+    arc = DataConfig(task="arc", source="json", files=("x",))
+    assert task_of("arc").guesses(arc, row, row) == {"uniform": None, "rules": None}
 
 
 def test_validation_counts_blank_cells_apart(dataset_folder, tmp_path):
-    found = trainer(config(training={"steps": 2}), dataset_folder, tmp_path)
-    found.run()
+    found = train(config(training={"steps": 2}), dataset_folder, tmp_path)
     row = found.record.rows[-1]
     assert 0.0 <= row["eval/blank_accuracy"] <= 1.0
-    blanks = (found.validation[0] == 1).float().mean().item()
-    assert 0.0 < blanks < 1.0
+    assert 0.0 < (found.validation[0] == 1).float().mean().item() < 1.0
     assert row["eval/blank_accuracy"] != row["eval/accuracy"]
 
 

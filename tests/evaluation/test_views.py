@@ -26,19 +26,31 @@ ROOT = Path(__file__).parents[2]
 HARD = "................12..3..4.........5......1......67..8.3.2.5.....17.....9.9....3..."
 
 
-@pytest.fixture(scope="module", params=["mlp", "attention", "learned"])
-def measured(request, dataset_folder, tmp_path_factory):
+KINDS = {
+    "mlp": {},
+    "attention": {"mixer": "attention", "position": "none"},
+    "learned": {"mixer": "attention", "position": "learned"},
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request):
     """A model of each kind; attention without positions treats all places alike."""
-    kinds = {
-        "mlp": {},
-        "attention": {"mixer": "attention", "heads": 2, "position": "none"},
-        "learned": {"mixer": "attention", "heads": 2, "position": "learned"},
-    }
-    run = config(kinds[request.param], {"steps": 20, "batch_size": 32, "lr": 3e-3})
-    root = tmp_path_factory.mktemp(request.param)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def measured(kind, dataset_folder, tmp_path_factory):
+    run = config(KINDS[kind], {"steps": 20, "batch_size": 32, "lr": 3e-3})
+    root = tmp_path_factory.mktemp(kind)
     train(run, dataset_folder, root)
     trained = load_weights(root / "run")
-    return request.param, Evaluation(trained, Dataset(dataset_folder), EvaluationConfig(), CpuBackend())
+    return Evaluation(trained, Dataset(dataset_folder), EvaluationConfig(), CpuBackend())
+
+
+@pytest.fixture
+def data(measured):
+    return measured.dataset.originals("test", measured.backend)
 
 
 def logits_of(measured, data, steps, symmetry=None, views=None):
@@ -47,9 +59,7 @@ def logits_of(measured, data, steps, symmetry=None, views=None):
         return torch.stack([states.step()[0] for _ in range(steps)])
 
 
-def test_a_state_moves_with_its_cells(measured):
-    kind, measured = measured
-    data = measured.dataset.originals("test", measured.backend)
+def test_a_state_moves_with_its_cells(kind, measured, data):
     views = random_views(measured.trained.config.data, 2, 7)
     for start in (None, restart_symmetries(measured.trained.config.data, 2)[1]):
         plain, seen = (logits_of(measured, data, 7, start, each) for each in (None, views))
@@ -60,16 +70,14 @@ def test_a_state_moves_with_its_cells(measured):
             assert all((seen[step] - plain[step]).abs().max() > 1e-3 for step in range(2, 7))
 
 
-def test_a_view_is_a_pass_on_the_moved_puzzle(measured, monkeypatch):
+def test_a_view_is_a_pass_on_the_moved_puzzle(measured, data, monkeypatch):
     """By hand: the states after two steps, put into the order of the second view, then into that of the third.
 
     The second sees no puzzle embedding and its first two blank cells filled with the answer.
     """
     monkeypatch.setattr(symmetry, "GUESS_FROM", 0)
-    _, measured = measured
-    net, data = measured.net, measured.dataset.originals("test", measured.backend)
+    net, wanted = measured.net, []
     views = random_views(measured.trained.config.data, 2, 6, 2, guesses=2)
-    wanted = []
     with torch.no_grad():
         x = net.embed(data.inputs, data.puzzle)
         z_H, z_L = net.start(len(data.inputs), len(x))
@@ -97,12 +105,9 @@ def test_a_view_is_a_pass_on_the_moved_puzzle(measured, monkeypatch):
         assert not torch.equal(found[2], other[2])
 
 
-def test_views_without_the_puzzle_embedding_leave_the_halt_logits(measured):
-    _, measured = measured
-    data = measured.dataset.originals("test", measured.backend)
-    states = Pass(
-        measured.net, data.inputs, data.puzzle, None, random_views(measured.trained.config.data, 2, 8, 2)
-    )
+def test_views_without_the_puzzle_embedding_leave_the_halt_logits(measured, data):
+    views = random_views(measured.trained.config.data, 2, 8, 2)
+    states = Pass(measured.net, data.inputs, data.puzzle, None, views)
     with torch.no_grad():
         halts = torch.stack([states.step()[1] for _ in range(8)])
     differs = [not torch.equal(*pair) for pair in pairwise(halts)]
@@ -128,10 +133,8 @@ def test_wrong_answers_are_not_believed():
     assert believed == 0
 
 
-def test_rows_that_stay_go_on_unchanged(measured, monkeypatch):
+def test_rows_that_stay_go_on_unchanged(measured, data, monkeypatch):
     monkeypatch.setattr(symmetry, "GUESS_FROM", 0)
-    _, measured = measured
-    data = measured.dataset.originals("test", measured.backend)
     views, rows = random_views(measured.trained.config.data, 1, 5, guesses=2), torch.tensor([1, 4, 5])
     states = Pass(measured.net, data.inputs, data.puzzle, None, views)
     with torch.no_grad():
@@ -141,23 +144,24 @@ def test_rows_that_stay_go_on_unchanged(measured, monkeypatch):
     torch.testing.assert_close(torch.stack(found), logits_of(measured, data, 5, None, views)[1:, :, rows])
 
 
-def test_evaluations_record_what_views_change(measured):
-    kind, measured = measured
+def evaluated(measured, **options):
+    """The document of an evaluation, and its results by policy, steps and split."""
+    wanted = EvaluationConfig(**options)
+    found = Evaluation(measured.trained, measured.dataset, wanted, measured.backend).run()
+    return found, {(r["policy"], r["steps"], r["split"]): r for r in found["results"]}
+
+
+def test_evaluations_record_what_views_change(kind, measured):
     options = {"unroll": (1, 4), "restarts": (2,), "steps": 4, "traces": 2}
-    results, halts = [], []
-    for steps in (0, 1):
-        wanted = EvaluationConfig(**options, view_steps=steps)
-        found = Evaluation(measured.trained, measured.dataset, wanted, measured.backend).run()
-        assert found["evaluation"]["view_steps"] == steps
-        results.append({(r["policy"], r["steps"], r["split"]): r for r in found["results"]})
-        halts.append([trace["halt"] for trace in found["traces"]])
-    plain, seen = results
+    (one, plain), (other, seen) = (evaluated(measured, **options, view_steps=steps) for steps in (0, 1))
+    assert [found["evaluation"]["view_steps"] for found in (one, other)] == [0, 1]
     same = ("fixed", 1, "test")
     assert seen[same]["cross_entropy"] == plain[same]["cross_entropy"]
     if kind != "attention":
-        for other in (("fixed", 4, "test"), ("fixed", 4, "train")):
-            assert seen[other]["cross_entropy"] != plain[other]["cross_entropy"]
+        for key in (("fixed", 4, "test"), ("fixed", 4, "train")):
+            assert seen[key]["cross_entropy"] != plain[key]["cross_entropy"]
         assert seen["restarts", 4, "test"]["accuracy"] != plain["restarts", 4, "test"]["accuracy"]
+        halts = [[trace["halt"] for trace in found["traces"]] for found in (one, other)]
         assert [row[0] for row in halts[1]] == [row[0] for row in halts[0]]
         assert halts[1] != halts[0]
 
@@ -165,16 +169,11 @@ def test_evaluations_record_what_views_change(measured):
 @pytest.mark.parametrize("field", ["view_puzzle_every", "view_guesses"])
 def test_evaluations_with_other_views_differ_from_then_on(measured, field):
     """The second view begins after step 16."""
-    _, measured = measured
     options = {"unroll": (16, 20), "view_steps": 16, "traces": 0}
-    results = []
-    for changed in ({}, {field: 2}):
-        wanted = EvaluationConfig(**options, **changed)
-        found = Evaluation(measured.trained, measured.dataset, wanted, measured.backend).run()["results"]
-        results.append({(r["policy"], r["steps"]): r["cross_entropy"] for r in found if r["split"] == "test"})
-    plain, other = results
-    assert other["fixed", 16] == plain["fixed", 16]
-    assert other["fixed", 20] != plain["fixed", 20]
+    (_, plain), (_, other) = (evaluated(measured, **options, **changed) for changed in ({}, {field: 2}))
+    for steps, equal in ((16, True), (20, False)):
+        one, two = (found["fixed", steps, "test"]["cross_entropy"] for found in (plain, other))
+        assert (one == two) is equal
 
 
 def test_a_cell_that_has_no_answer_stays_blank():
@@ -186,15 +185,16 @@ def test_a_cell_that_has_no_answer_stays_blank():
 
 
 def test_guesses_that_come_too_late_are_refused(measured):
-    _, measured = measured
-    given = (measured.trained, measured.dataset)
+    def views_of(**options):
+        return Evaluation(
+            measured.trained, measured.dataset, EvaluationConfig(**options), measured.backend
+        ).views
+
     for view_steps, first in ((2, 18), (6, 18), (16, 16), (40, 40)):
-        options = {"view_steps": view_steps, "view_guesses": 2, "unroll": (first,)}
         sentence = f"the first guess comes after step {first}, and no pass takes more than {first}: raise"
         with pytest.raises(UserError, match=sentence):
-            Evaluation(*given, EvaluationConfig(**options), measured.backend)
-        options["unroll"] = (first + 1,)
-        views = Evaluation(*given, EvaluationConfig(**options), measured.backend).views
+            views_of(view_steps=view_steps, view_guesses=2, unroll=(first,))
+        views = views_of(view_steps=view_steps, view_guesses=2, unroll=(first + 1,))
         assert [taken for taken in range(first + 1) if views.guesses_at(taken)] == [first]
 
 
@@ -218,16 +218,17 @@ def test_views_are_random_orders_that_keep_the_rules():
 
 
 def test_what_has_no_views_is_refused_in_one_sentence():
-    with pytest.raises(
-        UserError, match=r"arc has no symmetries for restarts and views: .* no evaluation\.view_steps"
-    ):
+    advice = r"arc has no symmetries for restarts and views: .* no evaluation\.view_steps"
+    with pytest.raises(UserError, match=advice):
         random_views(DataConfig(task="arc", source="generate", arc_side=6), 2, 4)
     maze = RunConfig(data=DataConfig(task="maze", source="generate", maze_size=9, min_path=9))
     guessing = EvaluationConfig(view_steps=2, view_guesses=2, unroll=(64,))
     assert "maze has no blank cells that a view can show filled" in no_guesses(maze, guessing)
     assert not no_guesses(RunConfig(), guessing)
-    for unused in ("view_puzzle_every", "view_guesses"):
-        with pytest.raises(UserError, match=f"{unused}=3 needs views: give view_steps"):
-            config_argument(EvaluationConfig, f'{{"{unused}": 3}}', "--evaluation")
-    with pytest.raises(UserError, match="view_steps=2 cannot be measured together with confident"):
-        config_argument(EvaluationConfig, '{"confident": true, "view_steps": 2}', "--evaluation")
+    for given, words in (
+        ('{"view_puzzle_every": 3}', "view_puzzle_every=3 needs views: give view_steps"),
+        ('{"view_guesses": 3}', "view_guesses=3 needs views: give view_steps"),
+        ('{"confident": true, "view_steps": 2}', "view_steps=2 cannot be measured together with confident"),
+    ):
+        with pytest.raises(UserError, match=words):
+            config_argument(EvaluationConfig, given, "--evaluation")
