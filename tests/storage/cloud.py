@@ -170,6 +170,11 @@ class Proxy:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
+    def answer(self, *script: int | str | None, then: int | str | None = None) -> None:
+        """Answer the next requests so, and all that follow with `then`."""
+        left = list(script)
+        self.fault = lambda method, path, count: left.pop(0) if left else then
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()

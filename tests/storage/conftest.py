@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,6 +47,21 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Se
     yield running, proxy
     running.kill()
     proxy.close()
+
+
+def race(script: str, *places: object) -> list[subprocess.Popen[str]]:
+    """A process of a script at each place, begun at once: each says "ready" and waits for a line."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", script, str(place), str(k)], **pipes)
+        for k, place in enumerate(places)
+    ]
+    for job in jobs:
+        assert job.stdout.readline() == "ready\n"
+    for job in jobs:
+        job.stdin.write("go\n")
+        job.stdin.flush()
+    return jobs
 
 
 @pytest.fixture(scope="session")

@@ -1,19 +1,18 @@
 """The per-host cache of data sets."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.damage import DAMAGES, damage
 from trm.errors import UserError
 from trm.storage import ObjectMissing
 from trm.storage.cache import fetch, fetch_store
 from trm.storage.gcs import GcsStore
 
 from .cloud import Proxy, Server
-from .conftest import BUCKET, QUICK
+from .conftest import BUCKET, QUICK, race
 
 
 def fill(store: GcsStore) -> None:
@@ -52,17 +51,14 @@ def test_changed_data_is_another_copy(gcs: GcsStore, tmp_path: Path):
     assert ((first / "manifest.json").read_bytes(), (second / "manifest.json").read_bytes()) == (b"{}", b"[]")
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
+@pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_copy_is_fetched_again(
-    gcs: GcsStore, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+    gcs: GcsStore, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ):
     fill(gcs)
     path = fetch_store(gcs, tmp_path) / "train/inputs.npy"
     content = path.read_bytes()
-    if damage == "remove":
-        path.unlink()
-    else:
-        path.write_bytes(content[:-1] if damage == "cut" else b"x" + content[1:])
+    damage(path, how)
     fetch_store(gcs, tmp_path)
     assert re.search(r"is damaged .*inputs.npy", caplog.text)
     assert path.read_bytes() == content
@@ -88,21 +84,8 @@ def test_jobs_of_a_host_share_one_download(
 ):
     _, proxy = broken
     monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
-    fill(GcsStore(f"gs://{BUCKET}/sets/maze", patience=QUICK))
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, "-c", FETCHER, f"gs://{BUCKET}/sets/maze"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    for job in jobs:
-        assert job.stdout.readline() == "ready\n"
-    for job in jobs:
-        job.stdin.write("go\n")
-        job.stdin.flush()
-    paths = {job.communicate(timeout=180)[0] for job in jobs}
-    assert len(paths) == 1
+    place = f"gs://{BUCKET}/sets/maze"
+    fill(GcsStore(place, patience=QUICK))
+    jobs = race(FETCHER, place, place)
+    assert len({job.communicate(timeout=180)[0] for job in jobs}) == 1
     assert sum("alt=media" in line for line in proxy.requests) == 2  # each of the two files once

@@ -40,33 +40,39 @@ def test_transient_errors_are_retried(broken: Broken, tmp_path: Path, monkeypatc
         GcsStore, "_before_retry", lambda store, error: (close(store, error), retried.append(error))
     )
     store = GcsStore(URI, QUICK)
-    script: list[int | str | None] = []
-    proxy.fault = lambda method, path, count: script.pop(0) if script else None
-
-    script[:] = [503, "drop", 429]
+    proxy.answer(503, "drop", 429)
     store.put_bytes("a", b"content" * 100)
-    script[:] = [500, "cut"]
+    proxy.answer(500, "cut")
     assert store.get_bytes("a") == b"content" * 100
-    script[:] = ["flip"]  # arrives whole, but damaged
+    proxy.answer("flip")  # arrives whole, but damaged
     store.get_file("a", tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == b"content" * 100
-    script[:] = [502]
+    proxy.answer(502)
     assert [info.name for info in store.list()] == ["a"]
-    script[:] = [504]
+    proxy.answer(504)
     store.delete("a")
     assert store.stat("a") is None
     assert len(retried) == 8
 
 
-def test_resumable_upload_goes_on_where_it_was(
-    broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    _, proxy = broken
+@pytest.fixture
+def big(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of three chunks."""
     monkeypatch.setattr(gcs_store, "CHUNK", 4 << 20)
-    store = GcsStore(URI, QUICK)
-    source = tmp_path / "big"
-    source.write_bytes(b"0123456789abcdef" * (10 << 16))  # 10 MiB: three chunks
-    chunks: list[str] = []
+    path = tmp_path / "big"
+    path.write_bytes(b"0123456789abcdef" * (10 << 16))  # 10 MiB
+    return path
+
+
+def same(store: GcsStore, path: Path) -> bool:
+    """Whether the store holds the file's content under its name."""
+    store.get_file(path.name, path.with_suffix(".copy"))
+    return path.with_suffix(".copy").read_bytes() == path.read_bytes()
+
+
+def test_resumable_upload_goes_on_where_it_was(broken: Broken, big: Path):
+    _, proxy = broken
+    store, chunks = GcsStore(URI, QUICK), []
 
     def fault(method: str, path: str, count: int) -> int | None:
         if "upload_id" in path and method == "PUT":
@@ -75,52 +81,40 @@ def test_resumable_upload_goes_on_where_it_was(
         return None
 
     proxy.fault = fault
-    store.put_file("big", source)
+    store.put_file("big", big)
     assert len(chunks) == 4  # the second chunk twice, the first once
-    proxy.fault = lambda method, path, count: None
-    store.get_file("big", tmp_path / "copy")
-    assert (tmp_path / "copy").read_bytes() == source.read_bytes()
+    assert same(store, big)
 
 
 def test_server_killed_and_restarted_during_an_upload(
-    broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broken: Broken, big: Path, monkeypatch: pytest.MonkeyPatch
 ):
     # fake-gcs-server keeps upload sessions in memory and drops the connection for one it does not know
     server, proxy = broken
-    source = tmp_path / "big"
-    source.write_bytes(b"0123456789abcdef" * (10 << 16))
-    down = threading.Event()
+    down, refused = threading.Event(), threading.Semaphore(0)
 
-    def killer(method: str, path: str, count: int) -> str | None:
-        if (
-            method == "PUT" and not down.is_set()
-        ):  # the first chunk is on its way: its session dies with the server
+    def killer(method: str, path: str, count: int) -> None:
+        if method == "PUT" and not down.is_set():  # the first chunk is on its way: its session dies too
             server.kill()
             down.set()
-        return None
 
-    refused = threading.Semaphore(0)
-    patience = Patience(minutes=0.1, first=0.01, longest=0.05, request_seconds=20)
-    monkeypatch.setattr(gcs_store, "CHUNK", 4 << 20)
     monkeypatch.setattr(GcsStore, "_before_retry", lambda *_: refused.release())
-    store = GcsStore(URI, patience)
+    store = GcsStore(URI, Patience(minutes=0.1, first=0.01, longest=0.05, request_seconds=20))
     proxy.fault = killer
-    thread = threading.Thread(target=store.put_file, args=("big", source))
+    thread = threading.Thread(target=store.put_file, args=("big", big))
     thread.start()
-    assert refused.acquire(timeout=180)
-    assert refused.acquire(timeout=180)
+    for _ in range(2):
+        assert refused.acquire(timeout=180)
     server.start()
     thread.join(timeout=180)
     assert not thread.is_alive()
-    store.get_file("big", tmp_path / "copy")
-    assert (tmp_path / "copy").read_bytes() == source.read_bytes()
+    assert same(store, big)
 
 
 def test_a_lost_answer_is_no_lost_race(broken: Broken):
     _, proxy = broken
     store = GcsStore(URI, patience=QUICK)
-    script: list[str | None] = ["deaf"]
-    proxy.fault = lambda method, path, count: script.pop(0) if script else None
+    proxy.answer("deaf")
     info = store.put_bytes("claim", b"mine", generation=ABSENT)
     assert info == store.stat("claim")
     with pytest.raises(Conflict):
@@ -153,21 +147,17 @@ def test_damage_that_stays_is_an_error(broken: Broken, tmp_path: Path):
     _, proxy = broken
     store = open_store(URI, QUICK)
     store.put_bytes("a", b"content")
-    proxy.fault = lambda method, path, count: "flip"
+    proxy.answer(then="flip")
     with pytest.raises(StorageError, match="does not match its checksum"):
         store.get_file("a", tmp_path / "a")
     assert list(tmp_path.glob("*a*")) == []
 
 
 def test_denials_say_what_to_do(broken: Broken):
-    _, proxy = broken
-    store = open_store(URI, QUICK)
-    proxy.fault = lambda method, path, count: 403
-    with pytest.raises(
-        AccessDenied,
-        match=r"No permission to write gs://.*Storage Object User on the bucket .*made by the test",
-    ):
-        store.put_bytes("a", b"x")
+    broken[1].answer(then=403)
+    advice = r"No permission to write gs://.*Storage Object User on the bucket .*made by the test"
+    with pytest.raises(AccessDenied, match=advice):
+        open_store(URI, QUICK).put_bytes("a", b"x")
 
 
 def test_a_refusal_that_no_role_mends_gives_googles_reason_only():
@@ -177,27 +167,25 @@ def test_a_refusal_that_no_role_mends_gives_googles_reason_only():
     assert "retention policy" in said
 
 
-def test_an_expired_token_is_said_to_be_one(broken: Broken, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("fields", "status", "words"),
+    [
+        ({"token": "stale"}, 401, "credentials have expired"),
+        # the token endpoint is the proxy: it refuses the refresh as Google's does
+        ({"token": None, "refresh_token": "old"}, 400, "gcloud auth application-default login"),
+    ],
+)
+def test_an_expired_or_revoked_token_is_said_to_be_one(
+    broken: Broken, monkeypatch: pytest.MonkeyPatch, fields: dict, status: int, words: str
+):
     _, proxy = broken
-    proxy.fault = lambda method, path, count: 401
-    client = storage.Client(project="test", credentials=Credentials("stale"))
+    proxy.answer(then=status)
+    own = {"token_uri": f"{proxy.url}/token", "client_id": "id", "client_secret": "secret"}
+    client = storage.Client(project="test", credentials=Credentials(**own, **fields))
     monkeypatch.setattr(storage, "Client", lambda: client)
-    with pytest.raises(AccessDenied, match="credentials have expired"):
-        next(GcsStore(URI, QUICK).list())
-
-
-def test_a_revoked_token_is_said_to_be_one(broken: Broken, monkeypatch: pytest.MonkeyPatch):
-    _, proxy = broken
-    # the token endpoint is the proxy: it refuses the refresh as Google's does
-    proxy.fault = lambda method, path, count: 400 if path == "/token" else None
-    credentials = Credentials(
-        None, refresh_token="old", token_uri=f"{proxy.url}/token", client_id="id", client_secret="secret"
-    )
-    client = storage.Client(project="test", credentials=credentials)
-    monkeypatch.setattr(storage, "Client", lambda: client)
-    with pytest.raises(AccessDenied, match="gcloud auth application-default login"):
+    with pytest.raises(AccessDenied, match=words):
         GcsStore(URI, QUICK).get_bytes("a")
-    assert set(proxy.requests) == {"POST /token"}
+    assert (set(proxy.requests) == {"POST /token"}) is (status == 400)
 
 
 def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

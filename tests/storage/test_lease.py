@@ -1,15 +1,16 @@
 """The lease that keeps two jobs from writing one run."""
 
 import json
-import subprocess
-import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.shell import python
 from trm.errors import UserError
 from trm.storage import Store
 from trm.storage.lease import Lease, LeaseHeld, LeaseLost
+
+from .conftest import race
 
 
 class Clock:
@@ -45,9 +46,15 @@ def test_a_term_that_is_no_time_is_refused(store: Store, monkeypatch):
             Lease(store, "tiny")
 
 
-def test_a_free_lease_is_taken_and_given_back(store: Store):
-    first = lease(store)
-    first.acquire()
+@pytest.fixture
+def first(store: Store) -> Lease:
+    """A lease that is held."""
+    held = lease(store)
+    held.acquire()
+    return held
+
+
+def test_a_free_lease_is_taken_and_given_back(store: Store, first: Lease):
     assert store.stat("lease.json")
     first.renew()
     first.release()
@@ -55,18 +62,15 @@ def test_a_free_lease_is_taken_and_given_back(store: Store):
     lease(store).acquire()
 
 
-def test_a_living_holder_keeps_it(store: Store, clock: Clock):
-    first = lease(store)
-    first.acquire()
+def test_a_living_holder_keeps_it(store: Store, clock: Clock, first: Lease):
     clock.during = first.renew
     with pytest.raises(LeaseHeld, match=r"tiny is being written by process \d+ on .*: stop it"):
         lease(store).acquire()
     assert clock.now < 60
 
 
-def test_where_it_pays_a_living_holder_is_waited_for(store: Store, clock: Clock, capsys):
-    first, looks = lease(store), []
-    first.acquire()
+def test_where_it_pays_a_living_holder_is_waited_for(store: Store, clock: Clock, first: Lease, capsys):
+    looks = []
 
     def live():
         looks.append(0)
@@ -78,18 +82,14 @@ def test_where_it_pays_a_living_holder_is_waited_for(store: Store, clock: Clock,
     assert capsys.readouterr().err.count("trains this run; waiting for it to end") == 1
 
 
-def test_one_of_another_machine_is_not_waited_for(store: Store, clock: Clock, monkeypatch):
-    first = lease(store)
-    first.acquire()
+def test_one_of_another_machine_is_not_waited_for(store: Store, clock: Clock, first: Lease, monkeypatch):
     clock.during = first.renew
     monkeypatch.setattr("trm.storage.lease._machine", lambda: "another")
     with pytest.raises(LeaseHeld):
         lease(store).acquire(wait=True)
 
 
-def test_a_silent_holder_loses_it_and_learns_so(store: Store, clock: Clock):
-    first = lease(store)
-    first.acquire()
+def test_a_silent_holder_loses_it_and_learns_so(store: Store, clock: Clock, first: Lease):
     second = lease(store)
     second.acquire()
     assert clock.now == 60
@@ -101,20 +101,15 @@ def test_a_silent_holder_loses_it_and_learns_so(store: Store, clock: Clock):
     second.renew()  # the loser gave nothing away
 
 
-def test_a_holder_that_lets_go_meanwhile_is_followed_at_once(store: Store, clock: Clock):
-    first = lease(store)
-    first.acquire()
+def test_a_holder_that_lets_go_meanwhile_is_followed_at_once(store: Store, clock: Clock, first: Lease):
     clock.during = first.release
     lease(store).acquire()
     assert clock.now < 60
 
 
 def test_a_dead_process_of_this_machine_is_not_waited_for(store: Store, clock: Clock):
-    script = (
-        "import sys; from trm.storage import open_store; from trm.storage.lease import Lease;"
-        "Lease(open_store(sys.argv[1]), 'tiny').acquire()"
-    )
-    subprocess.run([sys.executable, "-c", script, store.uri], check=True, timeout=180)
+    script = "import sys; from trm.storage import open_store; from trm.storage.lease import Lease;"
+    python("-c", f"{script} Lease(open_store(sys.argv[1]), 'tiny').acquire()", store.uri, check=True)
     lease(store).acquire()
     assert clock.now == 0
 
@@ -157,23 +152,9 @@ except LeaseHeld:
 
 
 def test_of_two_processes_that_start_at_once_one_gets_it(store: Store):
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, store.uri], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    for job in jobs:
-        assert job.stdout.readline() == "ready\n"
-    for job in jobs:
-        job.stdin.write("go\n")
-        job.stdin.flush()
-    answers: list[str] = []
-    threads = [threading.Thread(target=lambda job=job: answers.append(job.stdout.readline())) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=180)
+    jobs = race(RACER, store.uri, store.uri)
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda job: job.stdout.readline(), jobs))
     for job in jobs:
         job.communicate("end\n", timeout=180)
     assert sorted(answers) == ["lost\n", "won\n"]

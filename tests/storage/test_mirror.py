@@ -1,12 +1,11 @@
 """Checkpoints in a store: pushed in the background, kept, fetched, refused when damaged."""
 
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.shell import python
 from trm.errors import UserError
 from trm.storage import Patience, StorageError, Store
 from trm.storage.gcs import GcsStore
@@ -29,6 +28,15 @@ def checkpoint(folder: Path, step: int) -> Path:
 def push(mirror: Mirror, folder: Path, steps: list[int], scores: dict[int, float] | None = None) -> None:
     for step in steps:
         mirror.push(checkpoint(folder, step), step=step, score=(scores or {}).get(step)).result()
+
+
+def burn(store: Store, sentence: str) -> None:
+    """Have the store refuse whatever is written."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise UserError(sentence)
+
+    store.put_bytes = refuse
 
 
 def test_the_newest_and_the_best_are_kept(store: Store, tmp_path: Path):
@@ -68,10 +76,10 @@ def test_manifests_that_may_not_be_read_are_not_missing(
     store = GcsStore(f"gs://{BUCKET}/run", Patience(minutes=0.001, first=0.01, longest=0.02))
     push(Mirror(store), tmp_path, [1, 2])
     proxy.fault = lambda method, path, count: status if method == "GET" and "part-00000" in path else None
-    with pytest.raises(StorageError, match=said):
-        Mirror(store).list()
-    with pytest.raises(StorageError, match=said):
-        SharedFolder(tmp_path / "new", None, Mirror(store))._choose(Mirror(store))
+    shared = SharedFolder(tmp_path / "new", None, Mirror(store))
+    for look in (Mirror(store).list, lambda: shared._choose(Mirror(store))):
+        with pytest.raises(StorageError, match=said):
+            look()
 
 
 def test_one_deleted_while_they_are_listed_is_none(store: Store, tmp_path: Path, monkeypatch):
@@ -108,19 +116,13 @@ def test_one_with_a_damaged_manifest_is_not_listed(
 
 
 def test_pushing_never_waits_and_the_folder_may_go(broken: tuple[Server, Proxy], tmp_path: Path):
-    from trm.storage.gcs import GcsStore
-
     _, proxy = broken
-    store = GcsStore(f"gs://{BUCKET}/run", patience=QUICK)
-    release = threading.Event()
-    original = proxy.fault
+    store, release = GcsStore(f"gs://{BUCKET}/run", patience=QUICK), threading.Event()
     proxy.fault = lambda method, path, count: None if release.wait(30) else 500
-    mirror = Mirror(store)
-    path = checkpoint(tmp_path, 1)
+    mirror, path = Mirror(store), checkpoint(tmp_path, 1)
     mirror.push(path, step=1)  # returns though the bucket hangs
     for file in path.rglob("*.bin"):
         file.unlink()
-    proxy.fault = original
     release.set()
     mirror.close()
     assert newest(store, tmp_path / "new").name == path.name
@@ -151,8 +153,7 @@ Mirror(open_store(sys.argv[1])).push(Path(sys.argv[2]), step=1)
 
 
 def test_the_end_of_the_program_awaits_uploads(store: Store, tmp_path: Path):
-    path = checkpoint(tmp_path, 1)
-    subprocess.run([sys.executable, "-c", FORGETFUL, store.uri, path], check=True, timeout=180)
+    python("-c", FORGETFUL, store.uri, checkpoint(tmp_path, 1), check=True)
     assert [snapshot.step for snapshot in Mirror(store).list()] == [1]
 
 
@@ -161,7 +162,7 @@ def test_a_failed_push_is_logged_and_made_good_by_the_next(
 ):
     mirror, published = Mirror(store), []
     mirror.on_published = published.append
-    store.put_bytes = lambda *_, **__: (_ for _ in ()).throw(UserError("the bucket is on fire"))
+    burn(store, "the bucket is on fire")
     with pytest.raises(UserError, match="on fire"):
         mirror.push(checkpoint(tmp_path, 1), step=1).result()
     assert "step-00000001 failed: the bucket is on fire" in caplog.text
@@ -176,7 +177,7 @@ def test_progress_is_what_is_published_and_failures_in_a_row_end_the_run(store: 
     mirror, told = Mirror(store), []
     folder = SharedFolder(tmp_path, None, mirror, failed_uploads=2)
     folder.on_published = told.append
-    store.put_bytes = lambda *_, **__: (_ for _ in ()).throw(UserError("billing is disabled"))
+    burn(store, "billing is disabled")
     for step in (1, 2):
         checkpoint(tmp_path, step)
         folder.saved(step, None)
@@ -196,19 +197,16 @@ def test_progress_is_what_is_published_and_failures_in_a_row_end_the_run(store: 
 def test_an_outage_delays_a_push(
     broken: tuple[Server, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from trm.storage.gcs import GcsStore
-
     server, _ = broken
     retried = threading.Event()
     monkeypatch.setattr(GcsStore, "_before_retry", lambda *_: retried.set())
-    store = GcsStore(f"gs://{BUCKET}/run", QUICK)
-    mirror = Mirror(store)
+    mirror = Mirror(GcsStore(f"gs://{BUCKET}/run", QUICK))
     server.kill()
     mirror.push(checkpoint(tmp_path, 1), step=1)
     assert retried.wait(30)
     server.start()
     mirror.close()
-    assert [s.step for s in Mirror(store).list()] == [1]
+    assert [s.step for s in mirror.list()] == [1]
 
 
 def test_every_host_pushes_its_part(store: Store, tmp_path: Path):

@@ -11,15 +11,7 @@ pytest.importorskip("boto3")
 
 from trm.pipeline.archive import send, survey
 from trm.pipeline.places import Place
-from trm.storage import (
-    ABSENT,
-    AccessDenied,
-    BucketMissing,
-    Conflict,
-    Patience,
-    Unreachable,
-    open_store,
-)
+from trm.storage import ABSENT, AccessDenied, BucketMissing, Conflict, Patience, Unreachable, open_store
 from trm.storage import s3 as s3_store
 from trm.storage.cache import fetch_store
 from trm.storage.s3 import S3Store
@@ -48,15 +40,14 @@ def store(proxy: Proxy, tmp_path: Path) -> S3Store:
 
 
 def test_a_busy_server_and_lost_connections_are_tried_again(store: S3Store, proxy: Proxy):
-    faults = iter([503, "drop", None, 500, "cut"])
-    proxy.fault = lambda method, path, count: next(faults, None)
+    proxy.answer(503, "drop", None, 500, "cut")
     store.put_bytes("a", b"content")
     assert store.get_bytes("a") == b"content"
-    assert next(faults, "none is left") == "none is left"
+    assert len(proxy.requests) == 6  # the last one whole
 
 
 def test_a_write_whose_answer_was_lost_is_ours(store: S3Store, proxy: Proxy):
-    proxy.fault = lambda method, path, count: "deaf" if count == 1 else None
+    proxy.answer("deaf")
     info = store.put_bytes("claim", b"mine", generation=ABSENT)
     assert store.stat("claim").generation == info.generation
     with pytest.raises(Conflict, match="changed by another writer"):
@@ -74,7 +65,7 @@ def test_a_write_whose_answer_was_lost_is_ours(store: S3Store, proxy: Proxy):
     ],
 )
 def test_errors_say_what_to_do(store: S3Store, proxy: Proxy, status: int, error: type, words: str):
-    proxy.fault = lambda method, path, count: status
+    proxy.answer(then=status)
     with pytest.raises(error, match=words):
         store.get_bytes("a")
 

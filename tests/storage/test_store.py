@@ -1,7 +1,5 @@
 """The one interface, the same for folders and buckets."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,8 @@ from trm.pipeline.settings import split
 from trm.storage import ABSENT, Conflict, ObjectMissing, StorageError, Store, open_store
 from trm.storage.cache import fetch
 from trm.study.input_files import with_checksums
+
+from .conftest import race
 
 
 def test_round_trip_of_bytes_and_files(store: Store, tmp_path: Path):
@@ -117,20 +117,7 @@ except Conflict:
 
 
 def test_of_two_processes_one_wins(store: Store):
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, store.uri, str(k)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for k in range(2)
-    ]
-    for racer in racers:
-        assert racer.stdout.readline() == "ready\n"
-    for racer in racers:
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
+    racers = race(RACER, store.uri, store.uri)
     results = [racer.communicate(timeout=180)[0].strip() for racer in racers]
     assert sorted(results) == ["lost", "won"]
     assert store.get_bytes("claim").decode() == str(results.index("won"))

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
+from tests.training.conftest import config, train_words
 from tests.training.puzzles import write_dataset
-from trm.storage import Store, open_store
+from trm.storage import open_store
 from trm.storage.folders import upload_folder
 from trm.storage.lease import Lease
 from trm.storage.mirror import Mirror
@@ -20,18 +21,7 @@ from trm.storage.mirror import Mirror
 from .cloud import Proxy, Server
 from .conftest import BUCKET, QUICK
 
-CONFIG = {
-    "model": {"d_model": 16, "h_cycles": 2, "l_cycles": 2, "halt_max_steps": 4, "puzzle_tokens": 1},
-    "data": {"source": "generate", "augmentations": 0, "box_rows": 2, "box_cols": 2},
-    "training": {
-        "batch_size": 8,
-        "steps": 40,
-        "warmup_steps": 4,
-        "lr": 1e-3,
-        "precision": "float32",
-        "snapshots": 2,
-    },
-}
+RUN = config(training={"batch_size": 8, "steps": 40, "snapshots": 2})
 EAGER = {"log_every": 1, "evals": 2, "checkpoint_minutes": 1e-9}
 
 
@@ -49,17 +39,28 @@ def expected(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
     return load_file(folder / "runs/tiny/weights.safetensors")
 
 
-def download_folder(store: Store, folder: Path) -> None:
-    for info in store.list():
-        store.get_file(info.name, folder / info.name)
+def results(where: str, folder: Path) -> tuple[dict, list[str]]:
+    """Weights of a run in a bucket, and the names of its files."""
+    store = open_store(where, QUICK)
+    store.get_file("weights.safetensors", folder / "weights.safetensors")
+    return load_file(folder / "weights.safetensors"), [info.name for info in store.list()]
 
 
 def train(
-    dataset: Path | str, out: Path | str, checkpoints: Path | str, home: Path, runtime: str = "", **more: str
+    dataset: Path | str, out: Path | str, checkpoints: Path | str, home: Path, runtime=EAGER, **more: str
 ) -> subprocess.Popen:
-    command = [sys.executable, "-u", "-m", "trm", "train", "--backend", "cpu", "--threads", "1"]
-    command += ["--config", json.dumps(CONFIG), "--runtime", runtime or json.dumps(EAGER)]
-    command += ["--dataset", str(dataset), "--out", str(out), "--checkpoints", str(checkpoints)]
+    words = train_words(RUN, dataset, home, "--backend", "cpu", **runtime)
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "trm",
+        *words,
+        "--out",
+        str(out),
+        "--checkpoints",
+        str(checkpoints),
+    ]
     env = {**os.environ, "TRM_CACHE": str(home / "cache"), "TRM_LEASE_SECONDS": "3", **more}
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -100,14 +101,10 @@ def test_everything_in_a_bucket_and_a_machine_lost_on_the_way(
     job = train(*where, tmp_path / "machine2")
     assert finish(job) == 0
     assert "resumed from" in job.said
-    download_folder(open_store(where[1], QUICK), tmp_path / "result")
-    assert sorted(path.name for path in (tmp_path / "result").iterdir()) == [
-        "history.csv",
-        "training.json",
-        "weights.safetensors",
-    ]
-    assert same(load_file(tmp_path / "result/weights.safetensors"), expected)
-    assert json.loads((tmp_path / "result/training.json").read_text())["run"] == "tiny"
+    weights, names = results(where[1], tmp_path)
+    assert names == ["history.csv", "training.json", "weights.safetensors"]
+    assert same(weights, expected)
+    assert json.loads(open_store(where[1], QUICK).get_bytes("training.json"))["run"] == "tiny"
     assert mirror.list()[0].step == 40
     assert not open_store(where[2], QUICK).stat("lease.json")
 
@@ -119,8 +116,7 @@ def test_training_itself_needs_no_bucket(dataset: Path, expected: dict, tmp_path
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
     upload_folder(dataset, open_store(f"gs://{BUCKET}/data/tiny", QUICK))
     where = (f"gs://{BUCKET}/data/tiny", tmp_path / "runs/tiny", f"gs://{BUCKET}/checkpoints/tiny")
-    runtime = json.dumps({**EAGER, "failed_uploads": 0})
-    job = train(*where, tmp_path, runtime=runtime, TRM_STORAGE_MINUTES="0.02")
+    job = train(*where, tmp_path, {**EAGER, "failed_uploads": 0}, TRM_STORAGE_MINUTES="0.02")
     until(job, lambda line: "step 1/40" in line)
     server.kill()
     assert finish(job) == 0
@@ -162,8 +158,7 @@ def test_an_outage_in_the_middle_costs_nothing(
     server.start()
     assert finish(job) == 0
     assert "failed" not in job.said
-    download_folder(open_store(where[0], QUICK), tmp_path / "result")
-    assert same(load_file(tmp_path / "result/weights.safetensors"), expected)
+    assert same(results(where[0], tmp_path)[0], expected)
     assert Mirror(open_store(where[1], QUICK)).list()[0].step == 40
 
 
@@ -174,7 +169,7 @@ def test_credentials_that_expire_on_the_way(
     where = (f"gs://{BUCKET}/runs/tiny", f"gs://{BUCKET}/checkpoints/tiny")
     job = train(dataset, *where, tmp_path)
     until(job, lambda line: "step 5/40" in line)
-    proxy.fault = lambda method, path, count: 401
+    proxy.answer(then=401)
     assert finish(job) == 2
     assert "step 40/40" in job.said or "so training stops" in job.said  # after three failed uploads
     (sentence,) = (line for line in job.said.splitlines() if line.startswith("trm train:"))
@@ -182,12 +177,11 @@ def test_credentials_that_expire_on_the_way(
     assert "credentials" in sentence
     assert "run `gcloud auth application-default login`" in sentence
 
-    proxy.fault = lambda method, path, count: None  # renewed
+    proxy.answer()  # renewed
     job = train(dataset, *where, tmp_path)
     assert finish(job) == 0
     assert "resumed from" in job.said  # nothing was trained twice
-    download_folder(open_store(where[0], QUICK), tmp_path / "result")
-    assert same(load_file(tmp_path / "result/weights.safetensors"), expected)
+    assert same(results(where[0], tmp_path)[0], expected)
 
 
 def test_two_machines_that_start_one_run_at_once(
@@ -200,8 +194,7 @@ def test_two_machines_that_start_one_run_at_once(
     assert set(codes) <= {0, 2}  # the second may also come when the first is done
     for job, code in zip(jobs, codes):
         assert code == 0 or "The run tiny is being written by process" in job.said
-    download_folder(open_store(bucket("runs/tiny"), QUICK), tmp_path / "result")
-    assert same(load_file(tmp_path / "result/weights.safetensors"), expected)
+    assert same(results(bucket("runs/tiny"), tmp_path)[0], expected)
 
 
 def test_a_machine_that_slept_finds_its_run_taken_over(
@@ -226,8 +219,8 @@ def test_tensorboard_and_profiles_lie_in_the_bucket(
 ):
     from tests.training.test_metrics import scalars
 
-    runtime = json.dumps({"log_every": 20, "evals": 2, "tensorboard": True, "profile_steps": "2:3"})
-    job = train(dataset, tmp_path / "runs/tiny", bucket("checkpoints/tiny"), tmp_path, runtime=runtime)
+    runtime = {"log_every": 20, "evals": 2, "tensorboard": True, "profile_steps": "2:3"}
+    job = train(dataset, tmp_path / "runs/tiny", bucket("checkpoints/tiny"), tmp_path, runtime)
     assert finish(job) == 0
     store = open_store(bucket("checkpoints/tiny"), QUICK)
     for info in store.list("extra/tensorboard/"):
