@@ -117,8 +117,8 @@ def test_hosts_of_a_new_pod_have_time_to_create_the_user(tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("health", "said"),
     [
-        ("HEALTHY", "the pod is READY, so"),
-        ("UNHEALTHY_MAINTENANCE", "the pod is READY but UNHEALTHY_MAINTENANCE, so"),
+        ("HEALTHY", "the pod is READY and HEALTHY, so"),
+        ("UNHEALTHY_MAINTENANCE", "the pod is READY and UNHEALTHY_MAINTENANCE, so"),
     ],
 )
 def test_a_silent_host_under_maintenance_is_told_from_a_closed_port(tmp_path, monkeypatch, health, said):

@@ -2,12 +2,11 @@
 
 import asyncio
 import re
-from dataclasses import replace
 
 import pytest
 
 from snakemake_executor_plugin_tpu.capacity import Capacity
-from snakemake_executor_plugin_tpu.cloud import CALL, LABEL, PodState, TpuCloud
+from snakemake_executor_plugin_tpu.cloud import CALL, LABEL, TpuCloud
 from snakemake_executor_plugin_tpu.emulator.iam import ROLES, TPU_PERMISSIONS
 from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser
 from snakemake_executor_plugin_tpu.guarding import remaining
@@ -93,47 +92,6 @@ def test_lack_of_capacity_is_waited_out_with_growing_pauses(api, play):
     assert len(waits) == 3
     assert "no spot v4-32 in z, requested since" in waits[0]
     assert "There is no more capacity" in waits[0]
-
-
-def test_next_zone_is_tried_where_one_has_no_capacity(api, play):
-    async def story(cloud, capacity):
-        api.fail_requests(99, "us-central2-b")
-        assert (await capacity.wait()).is_ready
-        assert cloud.zone == "us-east5-a"
-        return await capacity.locate()
-
-    state, _ = play(story, zone="us-central2-b us-east5-a")
-    assert state.is_ready
-    assert [name.split("/")[3] for name in api.nodes] == ["us-east5-a"]
-
-
-def test_request_that_stays_queued_is_withdrawn_and_made_in_the_next_zone(api, play):
-    api.full_zones.add("us-central2-b")
-    two = {"zone": "us-central2-b us-east5-a", "zone_minutes": 0.1 / 60}
-    state, output = play(lambda _, capacity: capacity.wait(), **two)
-    assert state.is_ready
-    assert any("the request was withdrawn" in line for line in output)
-    assert [name.split("/")[3] for name in api.queued] == ["us-east5-a"]
-
-
-def test_a_zone_that_has_begun_to_make_the_pod_is_not_left(api, play):
-    queued = iter(["ABSENT", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "PROVISIONING"])
-
-    async def story(cloud, capacity):
-        async def describe():
-            state = PodState(queued=next(queued, "ACTIVE"), call=cloud.call)
-            if state.queued == "ACTIVE":
-                return replace(state, node="READY", addresses=("127.0.0.1",))
-            if state.queued == "PROVISIONING" and "WAITING" in capacity.reported:
-                capacity.asked -= 3600  # it has waited for long
-            return state
-
-        cloud.describe, cloud.create = describe, lambda: asyncio.sleep(0)
-        return await capacity.wait()
-
-    state, output = play(story, zone="us-central2-b us-east5-a")
-    assert state.is_ready
-    assert not any("trying the next zone" in line for line in output)
 
 
 def test_an_operation_that_the_api_refuses_to_show_is_not_waited_for(api, play, monkeypatch):

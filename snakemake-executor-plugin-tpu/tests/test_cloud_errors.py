@@ -110,7 +110,7 @@ def test_no_plain_text_api_elsewhere():
     ],
 )
 def test_errors_are_one_sentence_with_the_command_that_fixes_them(error, expected):
-    output = explain(error, "p", "z", "create pod", ExecutorSettings(**POD))
+    output = explain(error, "create pod", ExecutorSettings(**POD))
     assert expected in output
     assert "\n" not in output
 

@@ -1,19 +1,13 @@
 """A pod is deleted only if it is known to be lost, and never while somebody's job runs."""
 
-import asyncio
 import re
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from snakemake_executor_plugin_tpu import ExecutorSettings, jobs
 from snakemake_executor_plugin_tpu.cloud import PodState
 from snakemake_executor_plugin_tpu.emulator.hosts import make_key
 from snakemake_executor_plugin_tpu.emulator.study import keys_of, until
-from snakemake_executor_plugin_tpu.errors import HostKeyError, TaskLost
-from snakemake_executor_plugin_tpu.jobs import JobRequest, JobRun
 from snakemake_executor_plugin_tpu.lifecycle import Pod, PodManager
 
 LONG = {"steps": 12, "options": "--hold 6"}
@@ -139,37 +133,6 @@ def test_ctrl_c_while_queued_withdraws_the_request(study):
     assert call.wait() == 1
     assert "the request was withdrawn" in call.output
     until(lambda: not one.pod.api.queued)
-
-
-def job_on(worker, why_gone) -> JobRun:
-    """Return a job that has the only host of a slice."""
-    settings = ExecutorSettings(accelerator_type="v4-8")
-    member = SimpleNamespace(
-        name="pod",
-        settings=settings,
-        allocator=SimpleNamespace(held_by=lambda job: [0]),
-        manager=SimpleNamespace(claim=None, why_gone=why_gone),
-    )
-    request = JobRequest("job", "f", "job", 1, "true", {}, b"")
-    record = SimpleNamespace(hosts=[], next_launch=lambda *_: 1)
-    return JobRun(request, SimpleNamespace(members=[member]), record, Path(), settings, print)
-
-
-@pytest.mark.parametrize(("why", "raised"), [("the pod is gone", TaskLost), (None, HostKeyError)])
-def test_another_host_key_is_a_loss_only_if_the_pod_is_gone(why, raised, monkeypatch):
-    """A re-created host has a new key, and any request of a job may be the first to see it."""
-    monkeypatch.setattr(jobs, "API_SECONDS", 0.0)
-
-    async def push_sources(archive):
-        raise HostKeyError("w0 shows another host key")
-
-    async def why_gone(pod):
-        return why
-
-    worker = SimpleNamespace(host="w0", address="10.0.0.1", push_sources=push_sources)
-    pod = Pod(1, None, [worker], "python3", status=[{"tasks": {}}])
-    with pytest.raises(raised):
-        asyncio.run(job_on(worker, why_gone)._attempt(pod))
 
 
 @pytest.mark.parametrize(

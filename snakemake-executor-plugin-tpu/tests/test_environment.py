@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
-from snakemake_executor_plugin_tpu.emulator.image import make_internet
 from snakemake_executor_plugin_tpu.emulator.study import Study
 
 
@@ -109,21 +108,6 @@ def test_later_slices_take_the_environment_from_the_bucket(making, tmp_path):
     assert "environment on w0: Downloading" in output
     assert "Installed" not in output
     assert two.launches("b")["1-0"]["environment"]["COUNT_OPTION"] == "42 3 11"
-
-
-def test_hosts_without_a_package_index_get_what_was_built_elsewhere(making, tmp_path, monkeypatch):
-    pod, study = making(None)
-    make_wheel(tmp_path, 42)
-    (tmp_path / "jobs.lock").write_text("tiny==42.0\n")
-    one = study("one", {"a": {}}, **{"tpu-environments": f"gs://{pod.bucket.name}/environments"})
-    assert "made by `python -m snakemake_executor_plugin_tpu environment`" in one.run(code=1)
-    # This machine has an index; uv looks for interpreters there, too.
-    for key, value in make_internet(tmp_path / "here", tmp_path).items():
-        monkeypatch.setenv(key, value)
-    code, output = one.command("environment")
-    assert code == 0, output
-    assert "ready on 2 of 2 hosts" in one.run()
-    assert one.launches("a")["1-0"]["environment"]["COUNT_OPTION"] == "42 3 11"
 
 
 def test_the_lock_file_resolves_for_the_hosts(tmp_path):

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from snakemake_executor_plugin_tpu.allocation import Allocator
-from snakemake_executor_plugin_tpu.cloud import Endpoint, PodState
-from snakemake_executor_plugin_tpu.errors import DeletedByUser
+from snakemake_executor_plugin_tpu.cloud import Endpoint
+from snakemake_executor_plugin_tpu.errors import DeletedByUser, HostKeyError
 from snakemake_executor_plugin_tpu.health import Health
 from snakemake_executor_plugin_tpu.jobs import JobRequest, JobRun
 from snakemake_executor_plugin_tpu.lifecycle import PodManager
@@ -88,14 +88,47 @@ def test_outputs_and_record_decide_how_a_launch_ended(record, out, code):
     assert outputs.end_of(2, "other") is None
 
 
-def test_a_replaced_host_is_found_by_its_other_address(tmp_path):
-    async def describe(attempts):
-        return PodState("READY", "ACTIVE", addresses=("10.0.0.1", "10.0.0.9"), incarnation="1")
+KEYS = ("ssh-ed25519 A",), ("ssh-ed25519 B",)
 
-    manager = PodManager(ExecutorSettings(project="p", zone="z", name="pod"), tmp_path, print)
-    manager.cloud = SimpleNamespace(describe=describe, told=False)
-    manager._reached = ("10.0.0.1", "10.0.0.2")
-    assert "was replaced" in asyncio.run(manager.why_gone())
+
+@pytest.mark.parametrize(
+    "replaced", [Endpoint("10.0.0.9", "", KEYS[0]), Endpoint("10.0.0.1", "", KEYS[1]), None]
+)
+def test_a_replaced_host_is_found_by_its_other_address_or_key(tmp_path, monkeypatch, replaced):
+    """The API gives the new key some time after the host shows it; an intercepted connection stays refused."""
+    manager = PodManager(ExecutorSettings(project="p", zone="z", name="pod"), tmp_path, lambda line: None)
+    first, tried = Endpoint("10.0.0.1", "", KEYS[0]), []
+    told = [first, first, first, replaced or first]
+
+    async def endpoints(trust):
+        return [told.pop(0) if len(told) > 1 else told[0]]
+
+    async def until_up(worker, patience):
+        tried.append(manager._endpoints)
+        if manager._endpoints == [first]:
+            raise HostKeyError("w0 shows another host key")
+
+    async def look(pod, patience, all_needed):
+        pod.status = [{"tasks": {}}]
+
+    monkeypatch.setattr(manager, "_until_up", until_up)
+    monkeypatch.setattr(manager, "_look", look)
+    manager.cloud = SimpleNamespace(endpoints=endpoints, name="pod", incarnation="1", poll_seconds=(0.0, 0.0))
+
+    async def play():
+        try:
+            await manager._connect(1.0)
+        finally:
+            for ssh in manager._opened:
+                await ssh.close()
+
+    if replaced:
+        asyncio.run(play())
+        assert tried == [[first], [replaced]]
+        return
+    with pytest.raises(HostKeyError):
+        asyncio.run(play())
+    assert tried == [[first]]
 
 
 def test_no_configuration_of_ssh_breaks_a_command(tmp_path):

@@ -80,33 +80,3 @@ def test_a_termination_signal_is_a_ctrl_c(study):
     assert "Stopping 1 job(s) on the TPU pod" in call.output
     assert "Traceback" not in call.output
     assert one.pod.jobs() == {}
-
-
-def test_a_slice_whose_hosts_are_silent_is_replaced_on_request_only(study, cut):
-    one = study({"a": LONG}, **{"tpu-replace-silent": 0.1})
-    call = one.start()
-    call.wait_for(r"job=a 0\] step 6$")
-    keys = keys_of(cut)
-    for host in cut.hosts:
-        host.kill()
-    call.wait_for("As tpu-replace-silent asks for, TPU pod pod is DELETED and created again")
-    one.release("a")
-    assert call.wait() == 0, call.output
-    assert keys_of(cut) != keys
-    assert one.launches("a")["2-0"]["from"] == 6
-
-
-def test_a_slice_that_another_controller_drives_is_not_replaced(study, cut, tmp_path):
-    one, other = study({"a": {**LONG, "hosts": 4}}), study({"b": {}}, **{"tpu-replace-silent": 0.05})
-    call = one.start()
-    call.wait_for(r"job=a 0\] step 6$")
-    keys = keys_of(cut)
-    ssh = tmp_path / "ssh"
-    timeout = "echo 'ssh: connect to host w0 port 22: Connection timed out' >&2; exit 255"
-    ssh.write_text(f'#!/bin/sh\ncase " $* " in *" w0 "*) {timeout};; esac; exec /usr/bin/ssh "$@"\n')
-    ssh.chmod(0o755)
-    output = other.run(code=1, PATH=f"{tmp_path}:/usr/bin:/bin")  # the first host does not answer from here
-    assert "Another controller follows jobs on it, so the pod was not replaced" in output
-    one.release("a")
-    assert call.wait() == 0, call.output
-    assert keys_of(cut) == keys

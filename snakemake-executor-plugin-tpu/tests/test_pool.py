@@ -27,12 +27,12 @@ class Manager:
         self.hosts, self.error, self.tasks = hosts, error, []
         self.go = asyncio.Event()
         self.current = self.pod() if up else None
-        self.capacity = SimpleNamespace(locate=self.locate)
+        self.cloud = SimpleNamespace(describe=self.describe)
 
     def pod(self):
         return SimpleNamespace(found=lambda: self.tasks, silent=set())
 
-    async def locate(self):
+    async def describe(self):
         return SimpleNamespace(is_ready=self.current is not None)
 
     async def ready(self):

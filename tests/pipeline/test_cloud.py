@@ -8,7 +8,7 @@ import pytest
 import yaml
 from snakemake.cli import parse_args
 
-from snakemake_executor_plugin_tpu.__main__ import read_profile
+from snakemake_executor_plugin_tpu.__main__ import parse
 from tests.pipeline.conftest import ROOT
 from trm.errors import UserError
 from trm.pipeline.cloud import VARIABLES, cloud_settings
@@ -88,15 +88,19 @@ def test_a_setting_of_the_command_line_leaves_the_bucket_alone(profile, monkeypa
     assert "storage_prefix" not in str(args.config)  # which would replace it
 
 
+def read_profile():
+    return parse(["status", "--profile", "profiles/tpu"])[1]
+
+
 def test_the_profile_asks_for_weights_and_biases_if_its_key_is_named(monkeypatch):
     monkeypatch.chdir(ROOT)
     for name, value in GOOD.items():
         monkeypatch.setenv(VARIABLES[name], value)
-    assert read_profile(ROOT / "profiles/tpu")["requirements"] == "envs/tpu/requirements.lock"
+    assert read_profile().requirements == "envs/tpu/requirements.lock"
     monkeypatch.setenv("TRM_WANDB", "~/.wandb")
-    with_key = read_profile(ROOT / "profiles/tpu")
-    assert with_key["requirements"] == "envs/tpu/requirements.lock envs/tpu/wandb.lock"
-    assert with_key["secrets"] == "~/.wandb"
+    with_key = read_profile()
+    assert with_key.requirements == "envs/tpu/requirements.lock envs/tpu/wandb.lock"
+    assert with_key.secrets == str(Path("~/.wandb").expanduser())
     words = Settings.model_validate(yaml.safe_load((ROOT / "profiles/tpu/wandb.yaml").read_text()))
     assert words.set == {"runtime.wandb": "online"}  # not part of a run's identity
     names = {line.partition("==")[0] for line in (ROOT / "envs/tpu/wandb.lock").read_text().splitlines()}

@@ -7,7 +7,6 @@
     logs      show a job's log as it grows:              logs JOB [RANK]
     stop      stop a job on the pod:                     stop JOB
     down      delete the pod, unless somebody uses it (--force: anyway)
-    environment  build the jobs' environment here and put it into tpu-environments, for hosts without a package index
 
 With a pool (tpu-pool), up, status and down act on every slice, or on one: --slice N.
 
@@ -15,92 +14,69 @@ The settings are those of the plugin without the prefix `tpu-`, from the profile
 (SNAKEMAKE_TPU_PROJECT and so on), then from the command line.
 """
 
-import argparse
 import asyncio
 import os
-import platform
-import re
 import shlex
 import sys
-import tempfile
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import yte
+import configargparse
+from snakemake.profiles import ProfileConfigFileParser
 from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.registry.plugin import Plugin
 
 from .claim import name_of
-from .errors import PodError, Unreachable, red
-from .google import storage
+from .errors import COMMAND, PodError, Unreachable, red
 from .guarding import guard_in_words, guard_trouble
-from .lifecycle import Pod, PodManager, environment_of
-from .settings import ExecutorSettings
+from .lifecycle import Pod, PodManager
+from .settings import ExecutorSettings, common_settings
 from .worker.tasks import TASK_NAME
 
-HOSTS = "x86_64-manylinux_2_35"  # glibc of tpu-ubuntu2204-base
-COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "environment")
+COMMANDS = ("up", "status", "ssh", "logs", "stop", "down")
 
 
-def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
-    parser = argparse.ArgumentParser(
-        prog="python -m snakemake_executor_plugin_tpu",
+def parse(arguments: list[str]) -> tuple[Any, ExecutorSettings]:
+    """Read the command, and the settings as Snakemake does: from the profile, the environment, the command line."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    names = {f"--{item.name.replace('_', '-')}" for item in fields(ExecutorSettings)}
+    ours = [f"--tpu-{w[2:]}" if w.partition("=")[0] in names else w for w in arguments[:end]]
+    parser = configargparse.ArgumentParser(
+        prog=COMMAND,
+        usage=f"{COMMAND} COMMAND [WORD ...] [--profile DIR] [--SETTING VALUE ...]",
         description=__doc__.partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=configargparse.RawDescriptionHelpFormatter,
+        config_file_parser_class=ProfileConfigFileParser,
+        ignore_unknown_config_file_keys=True,
     )
-    parser.add_argument("command", choices=COMMANDS)
-    parser.add_argument("words", nargs="*", metavar="WORD", help="job, rank or command: see above")
+    parser.error = fail
     parser.add_argument("--force", action="store_true", help="delete a pod that is in use")
     parser.add_argument("--slice", type=int, help="number of one slice of a pool (tpu-pool)")
-    parser.add_argument("--profile", type=Path, help="folder of a Snakemake profile, or its config.yaml")
-    for item in fields(ExecutorSettings):
-        option = {"action": "store_true"} if item.type is bool else {"type": item.metadata.get("type", str)}
-        option |= {"nargs": nargs} if (nargs := item.metadata.get("nargs")) else {}
-        name = f"--{item.name.replace('_', '-')}"
-        parser.add_argument(name, dest=item.name, default=None, help=argparse.SUPPRESS, **option)
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    before, command = arguments[:end], arguments[end + 1 :]
-    args = parser.parse_intermixed_args(before)
-    args.words += command
-    values = read_profile(args.profile) if args.profile else {}
-    for item in fields(ExecutorSettings):
-        variable = os.environ.get(f"SNAKEMAKE_TPU_{item.name.upper()}")
-        if item.metadata["env_var"] and variable:
-            values[item.name] = typed(item, variable, f"SNAKEMAKE_TPU_{item.name.upper()}")
-        if (given := getattr(args, item.name)) is not None:
-            values[item.name] = given
-    return args, ExecutorSettings(**values)
+    parser.add_argument("--profile", help="folder of a Snakemake profile, or its config.yaml")
+    plugin = Plugin(None, common_settings, ExecutorSettings, "tpu")
+    plugin.register_cli_args(parser, "executor")
+    if profile := parser.parse_known_args(ours)[0].profile:
+        from snakemake.cli import get_profile_dir  # here, as it takes a second
+
+        if not (found := get_profile_dir(profile)):
+            raise WorkflowError(
+                f"There is no Snakemake profile at {profile}: name a folder such as profiles/tpu."
+            )
+        parser._default_config_files = [str(found[1])]
+    args, words = parser.parse_known_args(ours)
+    if not words or words[0] not in COMMANDS or any(word.startswith("-") for word in words):
+        fail(f"{' '.join(words) or 'nothing'} is no command: use one of {', '.join(COMMANDS)}")
+    args.command, args.words = words[0], words[1:] + arguments[end + 1 :]
+    return args, plugin.get_settings(args)
 
 
-def typed(item: Any, value: Any, where: str) -> Any:
-    """Convert a value as Snakemake's command line does: a date or a number may stand where a text is expected."""
-    kind = item.metadata.get("type", lambda given: given)
-    try:
-        return kind(os.path.expandvars(value) if isinstance(value, str) else value)
-    except ValueError:
-        raise WorkflowError(f"{where} is {value!r}: write a number.") from None
-
-
-def read_profile(path: Path) -> dict[str, Any]:
-    from snakemake.cli import get_profile_dir
-
-    _, file = get_profile_dir(str(path)) or (None, None)
-    if file is None:
-        raise WorkflowError(f"There is no Snakemake profile at {path}: give a folder such as profiles/tpu.")
-    try:
-        content = yte.process_yaml(file.read_text(), require_use_yte=True) or {}  # like Snakemake
-    except Exception as error:  # a profile's own code may raise anything
-        raise WorkflowError(f"The profile {file} cannot be read: {error}") from None
-    settings = {}
-    for item in fields(ExecutorSettings):
-        name = f"tpu-{item.name.replace('_', '-')}"
-        if (value := content.get(name)) is not None:
-            settings[item.name] = typed(item, value, f"{file}: {name}")
-    return settings
+def fail(message: str) -> None:
+    raise WorkflowError(f"{message}. `{COMMAND} --help` lists what there is.")
 
 
 class Cli:
-    def __init__(self, args: argparse.Namespace, settings: ExecutorSettings) -> None:
+    def __init__(self, args: Any, settings: ExecutorSettings) -> None:
         self.args, self.settings = args, settings
         settings.check_pod()
         cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
@@ -123,7 +99,7 @@ class Cli:
         """Return the pod without creating it."""
         self.settings.create = False
         # Only jobs depend on the size of the pod.
-        state = await self.manager.capacity.locate()
+        state = await self.manager.cloud.describe()
         self.settings.accelerator_type = state.accelerator_type or self.settings.accelerator_type
         return await self.manager.ready()
 
@@ -133,7 +109,7 @@ class Cli:
         await self.manager.ready()
 
     async def status(self) -> int:
-        state = await self.manager.capacity.locate()
+        state = await self.manager.cloud.describe()
         print(f"{self.settings.name}: {state} {state.accelerator_type} {state.health}".rstrip())
         if not state.is_ready:
             return 1
@@ -205,7 +181,7 @@ class Cli:
         print(f"stopped {len(found)} task(s) of {self.args.words[0]}")
 
     async def down(self) -> None:
-        if (await self.manager.capacity.locate()).is_ready and not self.args.force:
+        if (await self.manager.cloud.describe()).is_ready and not self.args.force:
             await self._check_free()
         await self.manager.cloud.delete()
         print(f"TPU pod {self.settings.name} is deleted and costs nothing any more.")
@@ -221,31 +197,8 @@ class Cli:
         if others := [task["slot"] for task in pod.found() if task.get("role") == "other"]:
             raise PodError(f"The pod runs {', '.join(others)}, which somebody else has started. {force}")
 
-    async def environment(self) -> None:
-        """Build the jobs' environment for the hosts here, and upload it."""
-        from .worker.environment import build, pack
 
-        store = self.settings.environments or ""
-        if not self.settings.requirements or not re.fullmatch(r"gs://[^/]+/.+", store):
-            raise PodError("Set tpu-requirements to a lock file and tpu-environments to gs://BUCKET/FOLDER.")
-        if sys.platform != "linux" or platform.machine() != "x86_64":
-            raise PodError("The hosts run Linux on x86-64: build their environment on such a machine.")
-        name, lock, python = environment_of(self.settings)
-        with tempfile.TemporaryDirectory() as place:
-            os.environ["TPU_AGENT_ROOT"] = place
-            folder, archive = Path(place, "environments", name), Path(place, f"{name}.tar")
-            try:
-                build(folder, lock, python, self.say, platform=HOSTS)
-            except RuntimeError as error:
-                raise PodError(str(error)) from None
-            pack(folder, archive)
-            bucket, _, prefix = store.removeprefix("gs://").rstrip("/").partition("/")
-            self.say(f"Uploading {archive.stat().st_size >> 20} MB to {store}")
-            blob = storage.Client().bucket(bucket).blob(f"{prefix}/{archive.name}")
-            blob.upload_from_filename(str(archive), timeout=600)
-
-
-async def run_on_slices(args: argparse.Namespace, slices: list[ExecutorSettings]) -> int:
+async def run_on_slices(args: Any, slices: list[ExecutorSettings]) -> int:
     """Run the command on every slice of the pool; ssh, logs and stop on the first slice that succeeds."""
     if args.slice is not None:
         if not 0 <= args.slice < len(slices):

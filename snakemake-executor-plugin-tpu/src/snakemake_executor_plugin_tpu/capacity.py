@@ -1,4 +1,4 @@
-"""Getting a pod from the API: request it, wait for capacity, try the next zone, give up with an explanation."""
+"""Getting a pod from the API: request it, wait for capacity, give up with an explanation."""
 
 import asyncio
 import time
@@ -15,27 +15,17 @@ def clock(after: float = 0.0) -> str:
 
 
 class Capacity:
-    """Waits for one pod. The zones are tried in turn; a request that stays queued in one is withdrawn after a while."""
+    """Waits for one pod."""
 
     def __init__(self, cloud: TpuCloud, say: Callable[[str], None]):
         self.cloud, self.settings = cloud, cloud.settings
         self.say = lambda sentence: say(f"TPU pod {cloud.name}: {sentence}")
-        self.zones = self.settings.zones()
         self.granted = False
         """Whether there has been a pod: then a text about quota means that its remains still count."""
         self.last_words: Callable[[str], str] | None = None
         """Reads from the bucket why a pod deleted itself."""
         self.requested = False
         """Whether this call has requested a pod that has not come yet."""
-
-    async def locate(self) -> PodState:
-        """Return the state of the pod in the first zone that has it."""
-        for zone in self.zones:
-            self.cloud.zone = zone
-            if not (state := await self.cloud.describe()).is_absent:
-                return state
-        self.cloud.zone = self.zones[0]
-        return state
 
     async def wait(self, existed: bool = False) -> PodState:
         """Return the state of the pod once it is ready; create it or replace a lost one, if the profile allows it.
@@ -44,11 +34,10 @@ class Capacity:
         Raises CloudError if the API or the profile refuses, or after tpu-queue-timeout seconds.
         """
         self.granted = self.granted or existed
-        self.begin = self.asked = self.reported_at = time.monotonic()
+        self.begin = self.reported_at = time.monotonic()
         self.since, self.reported, self.operation = clock(), "", None
         pause, most = self.cloud.poll_seconds
-        retry, failure = 0.0, None
-        timeout, zone_seconds = self.settings.queue_timeout, 60 * self.settings.zone_minutes
+        retry, failure, timeout = 0.0, None, self.settings.queue_timeout
         while True:
             if self.operation is not None and await self.cloud.is_done(self.operation):
                 failure = self.cloud.failure_of(self.operation)
@@ -69,20 +58,13 @@ class Capacity:
                     retry = await self._pause(error, retry)
                 if state.is_lost:
                     await self.cloud.delete(lambda state: state.is_lost)
-                    self._next_zone(state)
                 failure = await self._ask()
                 existed, pause = False, self.cloud.poll_seconds[0]
-            elif self.requested and len(self.zones) > 1 and time.monotonic() - self.asked > zone_seconds:
-                self.say(f"no capacity in {self.cloud.zone} so far; trying the next zone")
-                await self.withdraw()
-                self._next_zone(state)
-                failure = await self._ask()
-                existed = False
             if timeout and time.monotonic() - self.begin > timeout:
                 await self.withdraw()
                 raise CloudError(
                     f"TPU pod {self.cloud.name} was not ready after {timeout:.0f} s ({state}): zone "
-                    f"{self.cloud.zone} has no capacity now. Raise tpu-queue-timeout to wait longer."
+                    f"{self.settings.zone} has no capacity now. Raise tpu-queue-timeout to wait longer."
                 )
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, most)
@@ -98,8 +80,8 @@ class Capacity:
     async def _ask(self) -> Exception | None:
         """Request the pod; return the error if another request may succeed later."""
         settings = self.settings
-        self.say(f"requesting {settings.provisioning} {settings.accelerator_type} in {self.cloud.zone}")
-        self.requested, self.asked = True, time.monotonic()
+        self.say(f"requesting {settings.provisioning} {settings.accelerator_type} in {self.settings.zone}")
+        self.requested = True
         try:
             self.operation = await self.cloud.create()
             if self.operation is None:
@@ -129,7 +111,7 @@ class Capacity:
         seconds = min(2 * last, pauses[1]) if last else pauses[0]
         self.say(
             f"no {self.settings.provisioning} {self.settings.accelerator_type} in "
-            f"{self.cloud.zone}, requested since {self.since}; next try at {clock(seconds)} ({short(error)})"
+            f"{self.settings.zone}, requested since {self.since}; next try at {clock(seconds)} ({short(error)})"
         )
         await asyncio.sleep(seconds)
         return seconds
@@ -160,7 +142,7 @@ class Capacity:
         if state.node == "STOPPED":
             raise CloudError(
                 f"TPU pod {name} is stopped: start it by `gcloud compute tpus tpu-vm start {name} "
-                f"--zone={self.cloud.zone}`, or delete it by {DOWN}."
+                f"--zone={self.settings.zone}`, or delete it by {DOWN}."
             )
 
     def _check_permitted(self, state: PodState) -> None:
@@ -178,20 +160,12 @@ class Capacity:
                 "or set tpu-adopt: delete-allowed."
             )
 
-    def _next_zone(self, state: PodState) -> None:
-        # A preempted pod is requested in the same zone first.
-        if state.queued != "SUSPENDED":
-            index = self.zones.index(self.cloud.zone)
-            self.cloud.zone = self.zones[(index + 1) % len(self.zones)]
-
     def _tell(self, state: PodState) -> None:
         now = time.monotonic()
         if str(state) != self.reported:
             self.say(str(state))
-            if state.queued == "PROVISIONING":  # capacity is there: not the moment for another zone
-                self.asked = now
         elif now - self.reported_at > REMIND_SECONDS:
-            self.say(f"{state}, in {self.cloud.zone}, requested since {self.since}")
+            self.say(f"{state}, in {self.settings.zone}, requested since {self.since}")
         else:
             return
         self.reported, self.reported_at = str(state), now

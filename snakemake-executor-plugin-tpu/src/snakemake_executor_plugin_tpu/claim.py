@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from .driver import end
 from .errors import HostKeyError, PodError, Unreachable
 from .pod import BEAT_SECONDS, Worker
 from .ssh import Connection, unreachable
@@ -62,8 +63,7 @@ class Claim:
     async def drop(self) -> None:
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            await end(keeper)
 
     async def _open(self, worker: Worker) -> Connection:
         reported = False
@@ -107,8 +107,7 @@ class Claim:
                 async for _ in connection.frames():
                     pass
             finally:
-                beat.cancel()
-                await asyncio.gather(beat, return_exceptions=True)
+                await end(beat)
                 await connection.close()
             while True:
                 await asyncio.sleep(RETRY_SECONDS)

@@ -3,11 +3,9 @@
 import asyncio
 import json
 import math
-import secrets
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -91,17 +89,16 @@ def word(value: Any) -> str:
     return str(getattr(value, "name", f"UNKNOWN_{value}"))
 
 
-def guard_metadata(settings: ExecutorSettings, zone: str) -> dict[str, str]:
+def guard_metadata(settings: ExecutorSettings) -> dict[str, str]:
     """Return the metadata by which a new pod deletes itself: the startup script (worker/guard.py) and its settings."""
     if not settings.is_guarded:
         return {}
-    api = f"{'http' if settings.api_endpoint else 'https'}://tpu.googleapis.com"
-    place: dict[str, Any] = {"api": api, "project": settings.project, "zone": zone, "name": settings.name}
-    place |= {"hosts": slice_of(settings.accelerator_type).hosts}
-    limits = {"idle_seconds": 60 * settings.idle_delete, "end": settings.end_time(), "lease": settings.lease}
+    names: dict[str, Any] = {name: getattr(settings, name) for name in ("project", "zone", "name", "lease")}
+    names["api"] = f"{'http' if settings.api_endpoint else 'https'}://tpu.googleapis.com"
+    limits = {"idle_seconds": 60 * settings.idle_delete, "end": settings.end_time()}
+    limits["hosts"] = slice_of(settings.accelerator_type).hosts
     script = (Path(__file__).parent / "worker" / "guard.py").read_text()
-    orders = json.dumps({**place, **limits, "secret": secrets.token_hex(16)})
-    return {"startup-script": script, "snakemake-tpu": orders}
+    return {"startup-script": script, "snakemake-tpu": json.dumps({**names, **limits})}
 
 
 def valid_seconds(settings: ExecutorSettings) -> int:
@@ -118,7 +115,9 @@ class TpuCloud:
     def __init__(self, settings: ExecutorSettings, say: Callable[[str], None]):
         self.settings, self.say = settings, say
         self.project, self.name = settings.project or "", settings.name or ""
-        self.zone = settings.zones()[0]
+        self.parent = f"projects/{self.project}/locations/{settings.zone}"
+        self.node_name = f"{self.parent}/nodes/{self.name}"
+        self.queued_name = f"{self.parent}/queuedResources/{self.name}"
         self.poll_seconds = (0.2, 1.0) if settings.api_endpoint else (5.0, 30.0)
         self.pauses = (0.2, 1.0) if settings.api_endpoint else (60.0, 1800.0)
         self.patience = PATIENCE
@@ -128,18 +127,6 @@ class TpuCloud:
         self.told = False
         self.incarnation, self.call = "", uuid.uuid4().hex
         self._client: Any = None
-
-    @property
-    def parent(self) -> str:
-        return f"projects/{self.project}/locations/{self.zone}"
-
-    @property
-    def node_name(self) -> str:
-        return f"{self.parent}/nodes/{self.name}"
-
-    @property
-    def queued_name(self) -> str:
-        return f"{self.parent}/queuedResources/{self.name}"
 
     def _connect(self) -> Any:
         endpoint, transport = self.settings.api_endpoint, None
@@ -160,7 +147,7 @@ class TpuCloud:
 
     def refusal(self, error: Exception, action: str) -> CloudError:
         """Return the error as one sentence with the command that fixes it."""
-        return CloudError(explain(error, self.project, self.zone, f"{action} {self.name}", self.settings))
+        return CloudError(explain(error, f"{action} {self.name}", self.settings))
 
     async def _call(self, method: str, attempts: float = math.inf, **arguments: Any) -> Any:
         """Call the API; while it does not answer, for so many attempts or as long as `patience` allows."""
@@ -267,40 +254,36 @@ class TpuCloud:
         """Request the pod, which comes when there is capacity; return the operation, or None if it is requested."""
         settings = self.settings
         # The key comes first: a slice that nobody can log in to costs as much as any other.
-        metadata = {"enable-guest-attributes": "TRUE", **guard_metadata(settings, self.zone)}
+        metadata = {"enable-guest-attributes": "TRUE", **guard_metadata(settings)}
         user, key = settings.login
         if user and key:
             public = await asyncio.to_thread(public_half, key, self.say)
             metadata |= {"ssh-keys": f"{user}:{public} {user}", "enable-oslogin": "FALSE"}
-        node = tpu_v2.Node(
-            accelerator_type=settings.accelerator_type,
-            runtime_version=settings.runtime(),
-            labels=settings.parsed_labels() | LABEL | {CALL: self.call},
-            metadata=metadata,
-            network_config=tpu_v2.NetworkConfig(
-                network=settings.network or "",
-                subnetwork=settings.subnetwork or "",
-                enable_external_ips=not settings.internal_ips,
-            ),
-        )
+        network: dict[str, Any] = {"network": settings.network or "", "subnetwork": settings.subnetwork or ""}
+        network["enable_external_ips"] = not settings.internal_ips
+        node: dict[str, Any] = {
+            "accelerator_type": settings.accelerator_type,
+            "runtime_version": settings.runtime(),
+        }
+        node |= {"labels": settings.parsed_labels() | LABEL | {CALL: self.call}, "metadata": metadata}
+        node |= {"network_config": network}
         if settings.service_account:
             scope = ["https://www.googleapis.com/auth/cloud-platform"]
-            node.service_account = tpu_v2.ServiceAccount(email=settings.service_account, scope=scope)
-        resource = tpu_v2.QueuedResource()
-        if settings.provisioning == "spot":
-            resource.spot = tpu_v2.QueuedResource.Spot()
-            node.scheduling_config = tpu_v2.SchedulingConfig(spot=True)
-        else:
-            resource.guaranteed = tpu_v2.QueuedResource.Guaranteed()
+            node["service_account"] = {"email": settings.service_account, "scope": scope}
+        resource: dict[str, Any] = {"spot" if settings.provisioning == "spot" else "guaranteed": {}}
+        if settings.provisioning != "on-demand":
+            node["scheduling_config"] = {settings.provisioning: True}
         if settings.provisioning == "reserved":
-            node.scheduling_config = tpu_v2.SchedulingConfig(reserved=True)
-            resource.reservation_name = settings.reservation or ""
-        node_spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=self.parent, node_id=self.name, node=node)
-        resource.tpu = tpu_v2.QueuedResource.Tpu(node_spec=[node_spec])
+            resource["reservation_name"] = settings.reservation or ""
+        resource["tpu"] = {"node_spec": [{"parent": self.parent, "node_id": self.name, "node": node}]}
         valid = timedelta(seconds=valid_seconds(settings))
-        resource.queueing_policy = tpu_v2.QueuedResource.QueueingPolicy(valid_until_duration=valid)
+        resource["queueing_policy"] = {"valid_until_duration": valid}
         try:
-            request = {"parent": self.parent, "queued_resource_id": self.name, "queued_resource": resource}
+            request: dict[str, Any] = {
+                "parent": self.parent,
+                "queued_resource_id": self.name,
+                "queued_resource": resource,
+            }
             return await self._call("create_queued_resource", **request)
         except gx.AlreadyExists:
             return None  # an answer was lost, or somebody else was faster: its label tells
@@ -335,25 +318,27 @@ class TpuCloud:
                 self.say(
                     f"TPU pod {self.name} is still being deleted ({state}); another tpu-name would not wait for it"
                 )
+            error: Any = None
             if operation is not None and await self.is_done(operation):
-                error = self.failure_of(operation)
-                operation = None
-                if isinstance(error, gx.FailedPrecondition):
-                    refused = await self._wait_for_deletion(error, refused)
-                elif error and not is_transient(error):
-                    raise self.refusal(error, "delete")
-            with suppress(gx.NotFound):
-                if "DELETING" not in (state.queued, state.node) and operation is None:
-                    # A new incarnation may have replaced it, which must not be deleted.
-                    if not while_(state):
-                        return state
-                    try:
-                        operation = await self._delete_once(state)
-                    except CloudError as refusal:
-                        if not isinstance(refusal.__cause__, gx.FailedPrecondition):
-                            raise
-                        refused = await self._wait_for_deletion(refusal.__cause__, refused)
-                        continue
+                error, operation = self.failure_of(operation), None
+            elif operation is None and "DELETING" not in (state.queued, state.node):
+                # A new incarnation may have replaced it, which must not be deleted.
+                if not while_(state):
+                    return state
+                try:
+                    operation = await self._delete_once(state)
+                except gx.NotFound:
+                    continue
+                except CloudError as refusal:
+                    if not isinstance(error := refusal.__cause__, gx.FailedPrecondition):
+                        raise
+            if isinstance(error, gx.FailedPrecondition):
+                refused = min(2 * refused, self.pauses[1]) if refused else self.pauses[0]
+                words = f"cannot be deleted yet ({short(error)}): next try in {refused:.0f} s"
+                self.say(f"TPU pod {self.name} {words}")
+                await asyncio.sleep(refused)
+            elif error and not is_transient(error):
+                raise self.refusal(error, "delete")
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, most)
         return state
@@ -363,9 +348,3 @@ class TpuCloud:
             return await self._call("delete_node", name=self.node_name)
         request = tpu_v2.DeleteQueuedResourceRequest(name=self.queued_name, force=True)
         return await self._call("delete_queued_resource", request=request)
-
-    async def _wait_for_deletion(self, error: Exception, last: float) -> float:
-        seconds = min(2 * last, self.pauses[1]) if last else self.pauses[0]
-        self.say(f"TPU pod {self.name} cannot be deleted yet ({short(error)}): next try in {seconds:.0f} s")
-        await asyncio.sleep(seconds)
-        return seconds

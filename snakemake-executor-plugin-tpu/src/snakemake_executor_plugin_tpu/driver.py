@@ -9,6 +9,13 @@ from typing import Any
 JOIN_SECONDS = 10.0
 
 
+async def end(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks and wait until they have ended. Not `suppress(CancelledError)`: the caller may be cancelled now."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Driver:
     """Runs coroutines for the main thread. Ctrl-C may interrupt any call, so every call may be repeated."""
 

@@ -67,16 +67,12 @@ def needs_login(error: Exception) -> bool:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether an API call may succeed if repeated."""
-    if needs_login(error):
-        return False
-    if isinstance(error, (gx.TooManyRequests, gx.ResourceExhausted)):
-        # A limit of requests per minute passes; quota for chips does not.
+    """Whether an API call may succeed if repeated: so may what this client does not know."""
+    if isinstance(
+        error, gx.TooManyRequests
+    ):  # a limit of requests per minute passes; quota for chips does not
         return "per minute" in str(error).lower()
-    server = (gx.ServiceUnavailable, gx.InternalServerError, gx.BadGateway, gx.GatewayTimeout)
-    # A server that is too slow for the deadline may say so as `cancelled`.
-    call = (gx.DeadlineExceeded, gx.Cancelled, gx.Aborted, gx.Unknown, auth.TransportError)
-    return isinstance(error, (*server, *call))
+    return isinstance(error, auth.TransportError) or not (needs_login(error) or is_refused(error))
 
 
 def words_of(error: Exception) -> str:
@@ -91,9 +87,9 @@ def is_quota(error: Exception) -> bool:
 
 def is_refused(error: Exception) -> bool:
     """Whether another request for the same pod cannot succeed: the request, the permissions or the quota is wrong."""
-    request = (gx.InvalidArgument, gx.FailedPrecondition, gx.NotFound)
-    permission = (gx.PermissionDenied, gx.Unauthenticated, auth.GoogleAuthError)
-    return isinstance(error, (*request, *permission)) or is_quota(error)
+    passing = (gx.Conflict, gx.TooManyRequests, gx.Cancelled)  # a slow server may say so as `cancelled`
+    client = isinstance(error, (gx.ClientError, auth.GoogleAuthError)) and not isinstance(error, passing)
+    return client or is_quota(error)
 
 
 def red(text: str) -> str:
@@ -105,10 +101,11 @@ def short(error: Exception) -> str:
     return text.splitlines()[0][:200]
 
 
-def explain(error: Exception, project: str, zone: str, action: str, spec: Any) -> str:
+def explain(error: Exception, action: str, spec: Any) -> str:
     """Return what the API's error means and which command fixes it."""
     text = str(getattr(error, "message", "") or error)
-    low, wanted, denied = words_of(error), spec.accelerator_type, isinstance(error, gx.PermissionDenied)
+    project, zone, wanted = spec.project, spec.zone, spec.accelerator_type
+    low, denied = words_of(error), isinstance(error, gx.PermissionDenied)
     login, you = "run `gcloud auth application-default login`", "--member=user:YOU@EXAMPLE.COM"
 
     def says(*words: str) -> bool:

@@ -21,7 +21,7 @@ from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_ar
 
 from .allocation import Allocator, hosts_wanted
 from .claim import Claim
-from .driver import Driver
+from .driver import Driver, end
 from .errors import COMMAND
 from .health import Health
 from .identity import check_files, fingerprint_of, label_of, members, slot_of
@@ -304,8 +304,5 @@ class Executor(RemoteExecutor):
 
     async def _end(self) -> str:
         left = await self.pool.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await end(*(asyncio.all_tasks() - {asyncio.current_task()}))
         return left

@@ -24,4 +24,3 @@ class Lazy:
 gx = Lazy("google.api_core.exceptions")
 auth = Lazy("google.auth.exceptions")
 tpu_v2 = Lazy("google.cloud.tpu_v2")
-storage = Lazy("google.cloud.storage")

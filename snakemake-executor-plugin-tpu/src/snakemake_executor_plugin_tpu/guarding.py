@@ -1,4 +1,4 @@
-"""What the guards of the hosts (worker/guard.py) report, what a pod costs, and the user's hook, in words for people."""
+"""What the guards of the hosts (worker/guard.py) report, what a pod costs, in words for people."""
 
 import asyncio
 import time
@@ -11,7 +11,6 @@ from .errors import DOWN, CloudError, red
 from .settings import ExecutorSettings
 
 GUARD_SECONDS = 60.0
-HOOK_SECONDS = 30.0
 
 
 def cost(settings: ExecutorSettings, accelerator_type: str) -> str:
@@ -74,15 +73,3 @@ async def remaining(settings: ExecutorSettings, cloud: TpuCloud, used: bool) -> 
     exists = "is still requested, and once it comes it" if requested else "still exists and"
     where = state.queued if requested else state.node
     return f"TPU pod {settings.name} ({kind}, {where}) {exists} {cost(settings, kind)}; {ends}"
-
-
-async def run_hook(command: str, sentence: str, say: Callable[[str], None]) -> None:
-    """Run the user's command with a sentence on its input; it cannot disturb what goes on."""
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_shell(command, stdin=pipe, start_new_session=True)
-    try:
-        await asyncio.wait_for(process.communicate(f"{sentence}\n".encode()), HOOK_SECONDS)
-        if process.returncode:
-            say(f"`{command}` ended with exit code {process.returncode}")
-    except TimeoutError:
-        say(f"`{command}` took more than {HOOK_SECONDS:.0f} s")

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
-import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,11 +25,7 @@ from .settings import ExecutorSettings
 TERMINATED = 143
 CANCEL_SECONDS = 5.0
 CANCELLED_LEASE = 120.0  # seconds for which a job that could not be stopped goes on
-API_SECONDS = 1.5  # longer than an answer of the API is cached
 CHECK_SECONDS, CHECK_PAUSE = 600.0, 600.0  # for a check of a host that was set aside, and between two
-OUT_OF_MEMORY = re.compile(
-    "(?i)resource_exhausted|out of memory|OutOfMemory|MemoryError|cannot allocate memory"
-)
 # Reasons for the end of a launch that do not concern the pod.
 NOT_THE_POD = ("lease", "runtime", "again", "stalled")
 
@@ -70,11 +65,6 @@ class Outcome:
         return cls(False, str(error) if isinstance(error, PodError) else internal, list(logs))
 
 
-def ran_out_of_memory(code: int, lines: list[str]) -> bool:
-    """Whether a job died for lack of memory: killed by the kernel, or an error of the device."""
-    return code == 137 or any(OUT_OF_MEMORY.search(line) for line in lines)
-
-
 @dataclass(eq=False)
 class JobRun:
     """Drives one job: finds or launches it, follows it, and launches it again after a loss of the pod."""
@@ -109,9 +99,9 @@ class JobRun:
                 if ended := await self._end_in_bucket():
                     return ended
                 self.member = await self.pool.place(self.request.slot, self.request.hosts, self.record)
+                pod = await self.member.ready(self.say)
+                self.pool.serve()
                 try:
-                    pod = await self.member.ready(self.say)
-                    self.pool.serve()
                     result = await self._timed(self._attempt(pod))
                     if result is None:
                         continue
@@ -131,7 +121,8 @@ class JobRun:
                     with contextlib.suppress(Unreachable):
                         await self.manager.recover(pod, self.silence)
                     continue
-                except (TaskLost, Unreachable) as error:
+                except (TaskLost, Unreachable, HostKeyError) as error:
+                    # Another key: a host was replaced, or the next pod has its address. The recovery finds out.
                     lost, pod_lost = str(error), True
                 if ended := await self._end_in_bucket():
                     return ended
@@ -211,16 +202,6 @@ class JobRun:
 
     async def _attempt(self, pod: Pod) -> LaunchResult | None:
         """Launch the job or find it, and follow it to its end; None if it needs hosts first."""
-        try:
-            return await self._follow_through(pod)
-        except HostKeyError as error:
-            # The pod may be lost, and the next one may have taken its address.
-            await asyncio.sleep(API_SECONDS)
-            if why := await self.manager.why_gone(pod):
-                raise TaskLost(why) from error
-            raise
-
-    async def _follow_through(self, pod: Pod) -> LaunchResult | None:
         request = self.request
         seen = [task["launch"] for task in pod.found() if task.get("slot") == request.slot]
         self._check_silent(pod)
@@ -316,8 +297,7 @@ class JobRun:
             )
 
     def _show(self, rank: int, line: str) -> None:
-        if self.settings.stream == "all" or (self.settings.stream == "first" and rank == 0):
-            self.say(f"[{self.request.label} {rank}] {line}")
+        self.say(f"[{self.request.label} {rank}] {line}")
 
     async def _find(self, pod: Pod) -> dict[str, Any] | None:
         """Return this job's task if it is on the pod, and remove outdated ones."""
@@ -438,8 +418,6 @@ class JobRun:
         message = f"{where} ended with exit code {result.code} ({result.reason})."
         if self.request.hosts > 1 and (aside := self.pool.health.words(self.member.name)):
             message += f" {aside}."
-        if ran_out_of_memory(result.code, result.tail):
-            message += " It ran out of memory: use fewer rows per chip, or rematerialise."
         message += f" Its last lines:{lines}\n" if lines else ""
         return Outcome(False, message, self._log_files(), result.started, result.ended)
 

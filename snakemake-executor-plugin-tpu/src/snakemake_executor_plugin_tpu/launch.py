@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .driver import end
 from .errors import TaskLost, Unreachable
 from .pod import Followed, Worker
 from .settings import ExecutorSettings
@@ -70,10 +71,7 @@ class Launch:
                 await self.stacks
             await self._end_fans()
         finally:
-            lost.cancel()
-            for task in (main, *self.fans.values()):
-                task.cancel()
-            await asyncio.gather(main, *self.fans.values(), return_exceptions=True)
+            await end(lost, main, *self.fans.values())
         code = followed.exit["code"]
         failed = self.failed if self.failed is not None and code else followed
         return LaunchResult(
@@ -159,9 +157,7 @@ class Launch:
             if failing is not None:
                 await self._reply(request["request"], "result", {"code": code, "rank": failing})
         finally:
-            for following in (*followers, announcing):
-                following.cancel()
-            await asyncio.gather(*followers, announcing, return_exceptions=True)
+            await end(*followers, announcing)
 
     async def _announce(self, request: dict[str, Any], everyone: asyncio.Event) -> None:
         # A later controller has to find these ranks instead of starting them again.

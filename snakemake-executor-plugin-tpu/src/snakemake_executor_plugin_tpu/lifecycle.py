@@ -4,7 +4,6 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 from .allocation import slice_of
 from .capacity import Capacity
 from .claim import Claim
-from .cloud import PodState, TpuCloud
+from .cloud import KEY_PAUSES, Endpoint, PodState, TpuCloud
+from .driver import end
 from .errors import (
     COMMAND,
     DOWN,
@@ -27,21 +27,18 @@ from .errors import (
     Unreachable,
     red,
 )
-from .guarding import cost, prove_guard, remaining, run_hook
+from .guarding import cost, prove_guard, remaining
 from .pod import Worker, content_name
 from .settings import ExecutorSettings
 from .ssh import Ssh, host_name, try_ssh, write_config
 
 LEAST_DISK = 64 << 20
-# a ready host may be away in any other state, such as UNHEALTHY_MAINTENANCE
-HEALTHY = ("", "HEALTHY", "HEALTH_UNSPECIFIED")
-ATTENDED_SECONDS = 60.0
 CLOSE_SECONDS = 30.0  # in which Google has to answer at the end
 BOOT_SECONDS = 900.0  # in which the hosts of a new pod have to answer
 LOGIN_SECONDS = 30.0  # after which a refused key counts as the wrong one
 NEW_LOGIN_SECONDS = 300.0  # the same on a pod of this call, whose hosts may still be creating the user
 SPARE_PODS = 2  # that replace a new one with a host that does not come up
-UNUSED_DAYS = 7  # after which folders on the hosts are deleted
+UNUSED_DAYS = 7  # after which the folders of ended tasks are deleted
 
 
 @dataclass
@@ -108,7 +105,7 @@ class PodManager:
         self._ended: PodError | None = None
         self._count, self._entered, self._unknown = 0, False, ""
         self._state: tuple[float, PodState] | None = None
-        self._reached: tuple[str, ...] = ()  # the addresses with which the hosts were reached last
+        self._endpoints: list[Endpoint] = []  # with which the hosts were reached last
 
     async def ready(self) -> Pod:
         while self.current is None:
@@ -155,9 +152,7 @@ class PodManager:
     async def close(self, report: bool = True) -> str:
         """Close every connection; the pod stays. Return what exists and costs money."""
         if self._work is not None:
-            self._work.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await self._work
+            await end(self._work)
         self.cloud.patience = CLOSE_SECONDS
         try:
             await self.capacity.withdraw()
@@ -175,7 +170,7 @@ class PodManager:
         """Return in words that the API calls the pod unhealthy, or an empty string."""
         await self.why_gone()
         health = self._state[1].health if self._state else ""
-        return "" if health in HEALTHY else f"; the TPU API says {health}"
+        return f"; the TPU API says {health}" if health.startswith("UNHEALTHY") else ""
 
     async def why_gone(self, pod: Pod | None = None) -> str | None:
         """Return why the pod (in this incarnation) is gone, if the API says so; cached for a second."""
@@ -193,67 +188,18 @@ class PodManager:
         state = self._state[1]
         if state.is_ready and pod is not None and state.incarnation != pod.incarnation:
             return "the pod was created again"
-        if state.is_ready and self._reached not in ((), state.addresses):
+        reached = tuple(endpoint.address for endpoint in self._endpoints)
+        if state.is_ready and reached not in ((), state.addresses):
             return "a host of the pod was replaced: it has another address"
         return None if state.is_ready else f"the pod is gone: {state}"
 
     async def _bring_up(self) -> Pod:
-        state = await self.capacity.locate()
+        state = await self.cloud.describe()
         if state.is_ready:
             # Its hosts booted long ago and need no time for that.
             self._check_type(state)
-            try:
-                pod = await self._connect(self._patience)
-            except HostsSilentError as error:
-                await self._remove_silent(error)
-            else:
-                if not await self._should_replace(pod):
-                    return pod
+            return await self._connect(self.settings.recovery)
         return await self._obtain(existed=False)
-
-    @property
-    def _patience(self) -> float:
-        """Seconds in which a host that was up has to answer."""
-        return 60 * self.settings.replace_silent if self._may_replace else self.settings.recovery
-
-    @property
-    def _may_replace(self) -> bool:
-        return bool(self.settings.replace_silent and self.settings.create and self.claim)
-
-    async def _should_replace(self, pod: Pod) -> bool:
-        """Whether a pod with silent hosts has to be replaced; then it is deleted."""
-        if not pod.silent or not self._may_replace:
-            return False
-        names = ", ".join(pod.workers[rank].host for rank in sorted(pod.silent))
-        await pod.ssh.close()
-        await self._remove_silent(HostsSilentError(f"{names} did not answer in time."))
-        return True
-
-    async def _remove_silent(self, error: HostsSilentError) -> None:
-        """Delete a READY pod with silent hosts if the profile asks for it; otherwise raise the error.
-
-        The claim is on the first host. If that is silent, a job elsewhere that a controller follows shows that
-        somebody else uses the pod.
-        """
-        if not self._may_replace:
-            raise error
-        state = await self.cloud.describe()
-        if not state.created_here and self.settings.adopt != "delete-allowed":
-            raise error
-        workers, ssh = await self._reach()
-        try:
-            found = await asyncio.gather(*(worker.status() for worker in workers), return_exceptions=True)
-        finally:
-            await ssh.close()
-        tasks = [task for status in found if isinstance(status, dict) for task in status["tasks"].values()]
-        running = [task for task in tasks if task["state"] == "running"]
-        followed = any(task["unattended"] < ATTENDED_SECONDS for task in running)
-        if followed and self.claim is not None and not self.claim.is_held:
-            raise PodError(f"{error} Another controller follows jobs on it, so the pod was not replaced.")
-        after = f"after {self.settings.replace_silent:g} minutes; its jobs resume from their checkpoints"
-        deleted = f"TPU pod {self.cloud.name} is DELETED and created again {after}."
-        self.say(red(f"{error} As tpu-replace-silent asks for, {deleted}"))
-        await self._delete(state)
 
     async def _obtain(self, existed: bool) -> Pod:
         if self.settings.end and self.settings.create and time.time() > self.settings.end_time():
@@ -325,6 +271,11 @@ class PodManager:
                 await self._prepare_environment(pod)
                 if self.settings.is_guarded:
                     await prove_guard(self.settings, pod, self.say)
+        except HostKeyError as error:
+            await ssh.close()
+            if not await self._is_replaced(error):
+                raise
+            return await self._connect(patience, new)
         except BaseException:
             await ssh.close()
             raise
@@ -332,11 +283,19 @@ class PodManager:
         self.say(f"TPU pod {self.cloud.name} is up: {len(pod.answering())} host(s) answer")
         return pod
 
+    async def _is_replaced(self, error: HostKeyError) -> bool:
+        """Whether the API comes to give other addresses or keys: those of a replaced host may be late."""
+        self.say(f"{error} Asking the API whether the host was replaced")
+        for pause in KEY_PAUSES:
+            if await self.cloud.endpoints(self.settings.trust_first_key) != self._endpoints:
+                return True
+            await asyncio.sleep(min(pause, self.cloud.poll_seconds[1]))
+        return False
+
     async def _reach(self) -> tuple[list[Worker], Ssh]:
         settings, cloud = self.settings, self.cloud
         user, key = settings.login
-        endpoints = await cloud.endpoints(settings.trust_first_key)
-        self._reached = tuple(endpoint.address for endpoint in endpoints)
+        self._endpoints = endpoints = await cloud.endpoints(settings.trust_first_key)
         config = write_config(
             self.folder / "ssh" / str(self._count + 1),
             endpoints,
@@ -360,9 +319,7 @@ class PodManager:
         try:
             found = await asyncio.gather(*tasks, return_exceptions=True)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(*tasks)
         pod.silent, pod.status = set(), []
         for rank, status in enumerate(found):
             if not isinstance(status, BaseException):
@@ -389,7 +346,7 @@ class PodManager:
                 await worker.deploy(timeout=30)
                 status = await worker.status()
                 if status["disk_free"] < LEAST_DISK:
-                    await worker.call("prune", days=0, tasks_only=True)
+                    await worker.call("prune", days=0)
                     status = await worker.status()
                 if status["disk_free"] >= LEAST_DISK:
                     return status
@@ -418,7 +375,8 @@ class PodManager:
                 )
             if waited > patience:
                 health = self._state[1].health if self._state else ""
-                ready = "READY" if health in HEALTHY else f"READY but {health}"
+                # A ready host may be away: UNHEALTHY_MAINTENANCE, say.
+                ready = f"READY and {health}" if health else "READY"
                 raise HostsSilentError(
                     f"A host of the pod does not answer by ssh: {error}. The TPU API says that the pod is {ready}, so "
                     f"nothing was deleted. Try `{COMMAND} ssh`; the firewall must let port {self.settings.ssh_port} "
@@ -464,22 +422,14 @@ class PodManager:
         gone = await self.why_gone(pod)
         if not gone:
             try:
-                await self._look(pod, self._patience, all_needed=False)
-            except Unreachable:
+                await self._look(pod, self.settings.recovery, all_needed=False)
+            except (Unreachable, HostKeyError):
                 gone = await self.why_gone()
-            except HostsSilentError as error:
-                await pod.ssh.close()
-                await self._remove_silent(error)
-                return await self._bring_up()
             else:
-                if await self._should_replace(pod):
-                    return await self._bring_up()
                 await self.why_gone()  # says that Google answers again
                 self._count += 1
                 return replace(pod, number=self._count)
         await pod.ssh.close()
         if not gone:
             return await self._bring_up()
-        if self.settings.on_preemption:
-            await run_hook(self.settings.on_preemption, f"TPU pod {self.settings.name}: {gone}", self.say)
         return await self._obtain(existed=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .driver import end
 from .errors import PodError, TaskLost, TaskSilent, Unreachable
 from .ssh import Connection, Ssh, unreachable
 
@@ -211,9 +212,7 @@ class Worker:
                             self._check(frame)
                             on_frame(frame)
                 finally:
-                    beat.cancel()
-                    # Not `suppress(CancelledError)`: this follower may be cancelled at this moment.
-                    await asyncio.gather(beat, return_exceptions=True)
+                    await end(beat)
                     await connection.close()
                 reason = await connection.reason()
                 if why := await is_gone():

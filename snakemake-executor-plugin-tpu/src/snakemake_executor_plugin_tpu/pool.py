@@ -189,7 +189,7 @@ class Pool:
 
     async def _look_at(self, member: Member) -> None:
         try:
-            if not (await member.manager.capacity.locate()).is_ready:
+            if not (await member.manager.cloud.describe()).is_ready:
                 return
         except PodError as error:
             member.error = error

@@ -21,7 +21,6 @@ RUNTIMES = {"v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": 
 CHOICES = {
     "provisioning": ("spot", "on-demand", "reserved"),
     "adopt": ("use-only", "delete-allowed"),
-    "stream": ("all", "first", "none"),
 }
 
 
@@ -41,15 +40,10 @@ class ExecutorSettings(ExecutorSettingsBase):
     """Where the pod is, what may be created, and how long to wait."""
 
     project: str | None = _named(None, "Google Cloud project of the pod.")
-    zone: str | None = _named(None, "Zone such as us-central2-b; of several ('z1 z2') one with capacity.")
+    zone: str | None = _named(None, "Zone such as us-central2-b.")
     name: str | None = _named(None, "Name of the pod: of its node and its queued resource.")
     accelerator_type: str = _setting("v4-64", "Slice to create; v4-64 has 32 chips on 8 hosts.")
-    pool: Sequence[str] = _setting(
-        (),
-        "Several slices instead of one, NAME-0, NAME-1 and so on: 'v4-8 x 8', 'v5litepod-16 x 4 @ us-west4-a', or with "
-        "an image of their own 'v4-8 using tpu-ubuntu2204-base'. In a profile a list, or a string with commas.",
-        nargs="+",
-    )
+    pool: Sequence[str] = _setting((), "Slices instead of one: 'v4-8 x 8 @ ZONE using IMAGE', ...", nargs="+")
     runtime_version: str | None = _setting(None, "Image of the hosts (default: Google's for the slice).")
     create: bool = _setting(False, "Create the pod if there is none, and again after preemption.")
     adopt: str = _setting("use-only", "Pods not created here: use-only, or delete-allowed (once lost).")
@@ -61,9 +55,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     service_account: str | None = _named(None, "Service account that the hosts act as.")
     labels: str = _setting("", "Labels of the pod, 'key=value key=value', which appear on the bill.")
     queue_timeout: int = _setting(0, "Seconds to wait for capacity; 0: no limit.")
-    zone_minutes: float = _setting(10.0, "Minutes to wait for capacity in one zone before the next is tried.")
     idle_delete: float = _setting(30.0, "Idle minutes until a pod created here deletes itself; 0: never.")
-    replace_silent: float = _setting(0.0, "Minutes until a slice with a silent host is made anew; 0: never.")
     prices: str = _setting("", "What a chip costs you, in USD per hour, 'v4=3.22 v5litepod=1.2'.")
     end: str | None = _setting(None, "UTC date (2026-12-31T18:00) when a pod created here deletes itself.")
     api_endpoint: str | None = _named(None, "host:port of an emulated TPU API on this machine.")
@@ -78,9 +70,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     requirements: str | None = _setting(None, "Lock file, or several, of the jobs' environment on the hosts.")
     environment_python: str = _setting("3.11", "Its Python: a version, or a path on the hosts.")
     environments: str | None = _named(
-        None,
-        "Folder in Cloud Storage (gs://BUCKET/FOLDER) where the first host keeps the environment that it has built for "
-        "later slices; the command `environment` puts it there for hosts without a package index.",
+        None, "gs://BUCKET/FOLDER where environments are kept for later slices."
     )
     sources: str = _setting("", "Files and folders to send besides the workflow's, 'package data.json'.")
     forward_env: str = _setting("STORAGE_EMULATOR_HOST", "Variables to pass to the jobs besides envvars.")
@@ -93,29 +83,16 @@ class ExecutorSettings(ExecutorSettingsBase):
     preemptions: int = _setting(50, "Relaunches of a job after preemption, which are no retries.")
     relaunches_without_progress: int = _setting(3, "Relaunches in a row without a newer checkpoint.")
     preemption_notice: int = _setting(30, "Seconds to wait for news of a preemption after exit code 143.")
-    runtime_minutes: int = _setting(
-        1440, "Minutes for a launch of a rule without the resource `runtime`; 0: no limit."
-    )
-    stall: float = _setting(
-        60.0,
-        "Minutes without new progress after which a job is stopped, with its stacks in its logs, and launched again; "
-        "0: never. The resource `stall` of a rule goes first, and also covers the time until its first report.",
-    )
-    stream: str = _setting("all", "Logs to show live: all ranks, first or none.")
+    runtime_minutes: int = _setting(1440, "Minutes for a launch of a rule without `runtime`; 0: no limit.")
+    stall: float = _setting(60.0, "Minutes without new progress until a job is launched again; 0: never.")
 
-    check_host: str = _setting(
-        "",
-        "Shell command that proves a host which was set aside, after failures of different jobs; then it serves again.",
-    )
-    on_preemption: str | None = _setting(None, "Shell command for a preemption; its input is a sentence.")
+    check_host: str = _setting("", "Shell command after which a host that was set aside serves again.")
 
     def __post_init__(self) -> None:
         """Refuse invalid settings before anything costs money, and use our classes for Cloud Storage."""
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
-                *others, last = choices
-                allowed = f"{', '.join(others)} or {last}"
-                raise WorkflowError(f"tpu-{name} is {getattr(self, name)!r}: use {allowed}.")
+                raise WorkflowError(f"tpu-{name} is {getattr(self, name)!r}: use {' or '.join(choices)}.")
         if not re.fullmatch(r"[A-Za-z0-9._/-]+", self.folder) or ".." in self.folder:
             raise WorkflowError(f"tpu-folder is {self.folder!r}: use letters, digits and . _ - / only.")
         for name, value in vars(self).items():
@@ -156,9 +133,7 @@ class ExecutorSettings(ExecutorSettingsBase):
             found = datetime.fromisoformat(self.end)
             return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
         except ValueError:
-            raise WorkflowError(
-                f"tpu-end is {self.end!r}: use a date such as 2026-12-31 or 2026-12-31T18:00."
-            ) from None
+            raise WorkflowError(f"tpu-end is {self.end!r}: use 2026-12-31 or 2026-12-31T18:00.") from None
 
     def slices(self) -> "list[ExecutorSettings]":
         """Return the settings of each slice; without a pool these settings themselves.
@@ -193,9 +168,6 @@ class ExecutorSettings(ExecutorSettingsBase):
             return {name: float(price) for name, price in pairs}.get(family)
         except ValueError:
             raise WorkflowError(f"tpu-prices is {self.prices!r}: write FAMILY=USD, as in v4=3.22.") from None
-
-    def zones(self) -> list[str]:
-        return (self.zone or "").replace(",", " ").split()
 
     @property
     def login(self) -> tuple[str, Path]:

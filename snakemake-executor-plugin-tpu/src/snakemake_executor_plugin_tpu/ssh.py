@@ -1,17 +1,16 @@
 """OpenSSH connections to the hosts: a configuration for each incarnation of the pod, and asyncio processes."""
 
 import asyncio
+import atexit
 import contextlib
-import fcntl
 import json
 import os
 import shutil
 import signal
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from .cloud import Endpoint
 from .errors import DOWN, HostKeyError, LoginRefused, PodError, Unreachable
@@ -19,10 +18,7 @@ from .keys import run
 from .worker.agent import MAGIC
 
 CLOSE_SECONDS = 5.0
-# ssh's %C and the suffix under which it makes a socket; macOS allows 103 bytes for all of a path, Linux 107.
-LONGEST_SOCKET = "x" * 57
-SOCKET_PLACES = ("/tmp", "~/.ssh")
-HELD: dict[Path, TextIO] = {}  # the locks of this process's folders
+HELD: set[Path] = set()  # this process's folders for sockets
 # The first value of an option counts: what could make a command interactive, local or another one comes first.
 OPTIONS = """\
 BatchMode=yes RemoteCommand=none RequestTTY=auto SessionType=default StdinNull=no ForkAfterAuthentication=no Tunnel=no
@@ -43,45 +39,24 @@ def host_name(rank: int) -> str:
     return f"w{rank}"
 
 
-def control_folder(places: Sequence[str] = SOCKET_PLACES) -> Path:
-    """Make a folder for the sockets of shared connections, and remove those of ended processes.
-
-    TMPDIR is not asked: on macOS its path is longer than a socket's may be. A living process holds its folder's lock.
+def control_folder(place: str = "/tmp") -> Path:
+    """Make a folder for the sockets of shared connections, whose paths must be short: TMPDIR's is not on macOS.
 
     Raises:
-        PodError: no folder can hold ssh's sockets.
+        PodError: there cannot be one.
     """
-    problem: OSError | None = None
-    for place in (Path(name).expanduser() for name in places):
-        folder = None
-        try:
-            _remove_ended(place)
-            folder = Path(tempfile.mkdtemp(prefix="tpussh-", dir=place))
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.bind(str(folder / LONGEST_SOCKET))
-            (folder / LONGEST_SOCKET).unlink()
-            HELD[folder] = open(folder / "new", "w")  # noqa: SIM115 (held as long as the folder)
-            fcntl.flock(HELD[folder], fcntl.LOCK_EX)
-            (folder / "new").rename(folder / "lock")
-            return folder
-        except OSError as error:
-            problem = error
-            if folder:
-                release_folder(folder)
-    raise PodError(f"ssh needs {' or '.join(places)} for its sockets, and neither can be used: {problem}.")
-
-
-def _remove_ended(place: Path) -> None:
-    for path in place.glob("tpussh-*"):
-        with contextlib.suppress(OSError), open(path / "lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="tpussh-", dir=place))
+    except OSError as error:
+        raise PodError(f"ssh needs {place} for its sockets, which cannot be used: {error}.") from None
+    HELD.add(folder)
+    atexit.register(release_folder, folder)
+    return folder
 
 
 def release_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    if (lock := HELD.pop(folder, None)) is not None:
-        lock.close()
+    HELD.discard(folder)
 
 
 async def try_ssh(folder: Path, include: Path | None = None) -> None:

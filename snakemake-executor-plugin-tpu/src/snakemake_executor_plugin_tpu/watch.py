@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from .allocation import Allocator
+from .driver import end
 from .errors import COMMAND, PodError, Unreachable, red
 from .guarding import guard_trouble
 from .health import Health
@@ -43,9 +44,7 @@ class Watch:
         self._tasks = [asyncio.ensure_future(loop) for loop in (self._clear_often(), self._look_often())]
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
         await self._clear()
 
     def collect(self, run: Any) -> None:

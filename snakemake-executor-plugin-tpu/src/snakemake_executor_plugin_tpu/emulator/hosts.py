@@ -28,10 +28,6 @@ LogLevel ERROR
 {environment}
 Subsystem sftp internal-sftp
 """
-# By a rule of routing, ahead of the table of local addresses: iptables is missing on many machines.
-DROP_UDP = (
-    "ip rule add pref 2 lookup local; ip rule add pref 1 iif eth0 ipproto udp blackhole; ip rule del pref 0"
-)
 
 
 def sshd() -> str:
@@ -67,7 +63,6 @@ class Host:
         self.process: subprocess.Popen[bytes] | None = None
         self.host_key = ""
         self.unknown: set[str] = set()  # names of Google that this host cannot resolve from its next boot on
-        self.udp = True  # False, from the next boot on: like a VPC without a rule for UDP between hosts
 
     @property
     def home(self) -> Path:
@@ -109,9 +104,8 @@ class Host:
         )
         (self.folder / "up").unlink(missing_ok=True)
         disk = f"mount -t tmpfs -o size={self.disk_mb}m tmpfs {self.home};" if self.disk_mb else ""
-        firewall = "" if self.udp else f"{DROP_UDP}; "
         script = (
-            f"set -e; {firewall}hostname t1v-n-emulated-w-{self.rank}; cd {self.folder}; "
+            f"set -e; hostname t1v-n-emulated-w-{self.rank}; cd {self.folder}; "
             # All of /etc: a file bound over /etc/passwd goes when this machine's is replaced, by useradd, say.
             "rm -rf etc; cp -a /etc etc; cp passwd hosts etc/; mount --bind etc /etc; cd /; "
             f"{disk} "

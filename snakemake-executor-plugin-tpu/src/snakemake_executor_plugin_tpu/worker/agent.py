@@ -6,7 +6,7 @@
     reply    answer a request that `tpurun` made inside a task
     remove   delete the folders of tasks that have ended
     aside    note why this host gets no jobs, for later controllers and `status`
-    prune    delete what has not been used for some days
+    prune    delete the folders of tasks that ended some days ago
 
 The output is MAGIC (a login shell may have printed something before it), then frames: a JSON line each, followed by as
 many bytes as its `bytes` says.
@@ -186,21 +186,15 @@ def aside(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def prune(request: dict[str, Any]) -> dict[str, Any]:
-    """Delete what has not been used for `days`: ended tasks and, while none runs, sources, environments and agents."""
+    """Delete the folders of tasks that ended `days` ago."""
     limit = time.time() - 86400 * float(request["days"])
-    own = Path(__file__).resolve().parents[1].name
-    idle = not any(tasks.state_of(folder) == "running" for folder in tasks.task_folders())
-    kinds = ["tasks", *(("sources", "environments", "bin") if idle and not request.get("tasks_only") else ())]
-    removed = []
-    for path in [path for kind in kinds for path in sorted((tasks.root() / kind).glob("*"))]:
-        in_use = path.name == own or tasks.is_supervised(path)
-        if not in_use and max(_touched(path), _touched(path / "lease")) < limit:
-            removed.append(f"{path.parent.name}/{path.name}")
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-    return {"removed": removed}
+    old = [
+        folder for folder in tasks.task_folders() if max(_touched(folder), _touched(folder / "lease")) < limit
+    ]
+    ended = [folder for folder in old if not tasks.is_supervised(folder)]
+    for folder in ended:
+        shutil.rmtree(folder, ignore_errors=True)
+    return {"removed": [folder.name for folder in ended]}
 
 
 def serve(command: Callable[[dict[str, Any]], dict[str, Any] | None]) -> int:

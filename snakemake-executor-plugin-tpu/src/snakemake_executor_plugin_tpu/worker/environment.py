@@ -66,8 +66,8 @@ def prepare(
     return folder
 
 
-def build(folder: Path, lock: str, python: str, say: Say, platform: str | None = None) -> None:
-    """Build the environment by uv, for this machine or for another Linux platform."""
+def build(folder: Path, lock: str, python: str, say: Say) -> None:
+    """Build the environment by uv."""
     uv = install_uv(say)
     # For a version uv downloads an interpreter; a path names one on the host.
     managed = [] if "/" in python else ["--managed-python"]
@@ -78,9 +78,8 @@ def build(folder: Path, lock: str, python: str, say: Say, platform: str | None =
     requirements = folder / "requirements.lock"
     requirements.write_text(lock)
     install = [str(uv), "pip", "install", "--no-cache", "--no-progress"]
-    other = ["--python-platform", platform] if platform else []
     where = ["--python", str(folder / "bin" / "python"), "--requirements", str(requirements)]
-    _run([*install, *other, *where], say)
+    _run([*install, *where], say)
 
 
 def interpreter_of(folder: Path) -> Path:
@@ -133,7 +132,7 @@ def install_uv(say: Say) -> Path:
         except RuntimeError as error:
             raise RuntimeError(
                 "uv could not be installed: hosts without a package index need an environment in tpu-environments, "
-                f"made by `python -m snakemake_executor_plugin_tpu environment` ({error})"
+                f"which a slice that has an index leaves there ({error})"
             ) from None
         shutil.rmtree(folder, ignore_errors=True)
         os.rename(new, folder)

@@ -2,20 +2,18 @@
 """Deletes the pod when it is idle or at its end date. It runs on every host from boot, as the startup script.
 
 It needs no controller: a laptop that was lost, killed or closed leaves no pod behind. Its settings are in the node's
-metadata. The hosts tell each other every few seconds how long they have been idle, by UDP and by guest attributes,
-which the others read through the TPU API where a firewall stops UDP. A host that was heard before and that answers
-nothing any more is dead, and the others decide; any other silent host counts as busy until the lease of its jobs has
-ended. The first host deletes the pod through the TPU API, as the node's service account; if it fails to,
-the others follow one after the other. What goes wrong is in guard.json for Snakemake and `status`.
+metadata. Each host writes every few seconds into its guest attributes how long it has been idle; an idle one reads
+those of the others through the TPU API, which it needs for the deletion as well. A host that was heard before and
+that answers nothing any more is dead, and the others decide; any other silent host counts as busy until the lease of
+its jobs has ended. The first host deletes the pod, as the node's service account; if it fails to, the others follow
+one after the other. What goes wrong is in guard.json for Snakemake and `status`.
 """
 
 import contextlib
 import fcntl
-import hashlib
-import hmac
 import json
 import os
-import select
+import re
 import socket
 import sys
 import time
@@ -29,7 +27,6 @@ from typing import Any
 METADATA = "http://metadata.google.internal/computeMetadata/v1/"
 ATTRIBUTES = "snakemake-tpu/"
 RUN = Path("/run/snakemake-tpu")
-PORT = 28479
 MOST_SECONDS = 10.0  # between two checks
 RETRY_SECONDS = 60.0
 CHECK_SECONDS = 900.0
@@ -72,14 +69,8 @@ class Guard:
         self.heard: dict[int, tuple[float, float]] = {}
         self.error = ""
         self.checked = False
-        self.retry_at = self.check_at = self.look_at = 0.0
+        self.retry_at = self.check_at = 0.0
         self.read: set[str] = set()
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind((addresses[rank], PORT))
-
-    def sign(self, text: str) -> str:
-        return hmac.new(self.orders["secret"].encode(), text.encode(), hashlib.sha256).hexdigest()
 
     def idle(self) -> float:
         now, seen = time.monotonic(), marks()
@@ -89,42 +80,29 @@ class Guard:
 
     def tell(self) -> None:
         """Tell the other hosts how long this one has been idle."""
-        text = json.dumps({"rank": self.rank, "idle": self.idle()})
-        message = json.dumps([text, self.sign(text)]).encode()
-        for rank, address in enumerate(self.addresses):
-            if rank != self.rank:
-                with contextlib.suppress(OSError):
-                    self.socket.sendto(message, (address, PORT))
+        told = {"rank": self.rank, "idle": self.idle(), "at": time.monotonic()}  # each differs from the last
         with contextlib.suppress(OSError):
-            ask(f"{METADATA}instance/guest-attributes/{ATTRIBUTES}idle", "PUT", data=message)
-
-    def hear(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            if select.select([self.socket], [], [], left)[0]:
-                with contextlib.suppress(OSError):
-                    self.take(self.socket.recv(4096))
-
-    def take(self, message: bytes) -> None:
-        """Note a message if it comes from a host of this pod."""
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            text, signature = json.loads(message)
-            if hmac.compare_digest(signature, self.sign(text)):
-                fields = json.loads(text)
-                self.heard[int(fields["rank"])] = (time.monotonic(), float(fields["idle"]))
+            ask(
+                f"{METADATA}instance/guest-attributes/{ATTRIBUTES}idle", "PUT", data=json.dumps(told).encode()
+            )
 
     def look(self) -> None:
-        """Read what the hosts have written into their guest attributes since the last look."""
+        """Read what the hosts have written since the last look; what this version does not know is ignored."""
         error = self.error
         query = json.dumps({"queryPath": ATTRIBUTES}).encode()
         status, answer = self.call("POST", f"nodes/{self.orders['name']}:getGuestAttributes", query)
         self.error = error  # which is about deleting
+        if status != 200:
+            return
+        values = set()
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            found = json.loads(answer)["guestAttributes"] if status == 200 else []
-            values = {item["value"] for one in found for item in one["queryValue"]["items"]}
-            for value in values - self.read:  # a dead host's last words stay there
-                self.take(value.encode())
-            self.read = values
+            found = json.loads(answer).get("guestAttributes", [])
+            values = {str(item.get("value")) for one in found for item in one["queryValue"]["items"]}
+        for value in values - self.read:  # a dead host's last words stay there
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                told = json.loads(value)
+                self.heard[int(told["rank"])] = (time.monotonic(), float(told["idle"]))
+        self.read |= values
 
     def pod_idle(self) -> float:
         """Return how many seconds all hosts have been idle."""
@@ -198,11 +176,12 @@ class Guard:
         places = (f"queuedResources/{nothing}?force=true", f"nodes/{nothing}")
         if any(self.call("DELETE", place)[0] == 404 for place in places):
             self.error = ""
+        self.look()
         if not self.error and not self.is_young() and (silent := self.silent()):
             names = ", ".join(f"w{rank}" for rank in silent)
             self.error = (
                 f"w{self.rank} hears nothing of {names}, which counts as in use for {self.orders['lease']} s unless it "
-                f"is dead: let UDP port {PORT} through between the hosts, or give their service account tpu.nodes.get"
+                "is dead: give the hosts' service account the permission tpu.nodes.get"
             )
         self.checked = True
 
@@ -252,9 +231,8 @@ class Guard:
                 self.check_at = time.monotonic() + (soon if self.error or self.is_young() else CHECK_SECONDS)
             with contextlib.suppress(OSError):
                 self.note(why)
-            self.hear(self.pause)
-            if self.silent() and time.monotonic() > self.look_at:
-                self.look_at = time.monotonic() + min(RETRY_SECONDS, 4 * self.pause)
+            time.sleep(self.pause)
+            if self.limit and self.idle() > self.limit / 2:
                 self.look()
             why = self.why_delete()
             if why and time.monotonic() > self.retry_at:
@@ -274,12 +252,12 @@ def guard_of_this_host() -> Guard:
             orders = json.loads(ask(f"{METADATA}instance/attributes/snakemake-tpu"))
             rank = int(ask(f"{METADATA}instance/attributes/agent-worker-number"))
             hosts = ask(f"{METADATA}instance/attributes/worker-network-endpoints").split(",")
-            addresses = [host.split(":")[2] for host in hosts]
+            addresses = ["".join(re.findall(r"\d+(?:\.\d+){3}", host)[:1]) for host in hosts]
             addresses += [""] * (int(orders["hosts"]) - len(addresses))
             if not all(addresses) and time.monotonic() < deadline:
                 raise ValueError(f"it knows the hosts {addresses}")
             return Guard(orders, rank, addresses)
-        except (OSError, ValueError, IndexError) as error:
+        except (OSError, ValueError) as error:
             print(f"waiting for the metadata server: {error}", flush=True)
             time.sleep(1.0)
 

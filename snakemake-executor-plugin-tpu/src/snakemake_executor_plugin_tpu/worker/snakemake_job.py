@@ -1,9 +1,6 @@
 """Runs Snakemake for one job on a host, with this package's classes for Cloud Storage."""
 
-import atexit
 import importlib.util
-import logging
-import os
 import sys
 from pathlib import Path
 
@@ -23,25 +20,13 @@ def use_listings() -> None:
 
 
 def main() -> None:
-    """Run `python -m snakemake` and end at once afterwards."""
+    """Run `python -m snakemake`."""
     use_listings()
     # sys.path[0] is this script's folder; with `-m snakemake` it would be the working directory.
     sys.path[0] = ""
     from snakemake.cli import main as snakemake
 
-    code: object = 0
-    try:
-        snakemake()
-    except SystemExit as end:
-        code = end.code
-    if isinstance(code, str):
-        print(code, file=sys.stderr)
-    # Everything is stored. Python would spend another second on its own shutdown.
-    atexit._run_exitfuncs()
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+    snakemake()
 
 
 if __name__ == "__main__":

@@ -6,18 +6,14 @@ gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
 them, and this program exits with its code.
 """
 
-import contextlib
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 # Variables of one host or one shell, which the other ranks must not get.
 LOCAL_VARIABLES = {"PWD", "OLDPWD", "SHLVL", "_", "HOSTNAME", "TPU_TASK_FOLDER"}
@@ -34,29 +30,6 @@ def rank_variables(rank: int, size: int, address: str, port: str) -> dict[str, s
 def exported(base: dict[str, str], now: dict[str, str]) -> dict[str, str]:
     """Return what the job has exported since its start: the other ranks need it as well."""
     return {key: value for key, value in now.items() if base.get(key) != value and key not in LOCAL_VARIABLES}
-
-
-def log_needs_copy(log: Path) -> bool:
-    """Whether the rule redirects our output to a file, where nobody would see it live."""
-    out, own = os.fstat(1), log.stat()
-    return stat.S_ISREG(out.st_mode) and (out.st_dev, out.st_ino) != (own.st_dev, own.st_ino)
-
-
-def copy_output(process: subprocess.Popen[bytes], log: Path) -> threading.Thread:
-    """Copy rank 0's output to our output and to the task's log."""
-    stream: Any = process.stdout
-
-    def copy() -> None:
-        with open(log, "ab", buffering=0) as file:
-            while block := stream.read1(1 << 16):
-                with contextlib.suppress(OSError):
-                    os.write(1, block)
-                with contextlib.suppress(OSError):
-                    file.write(block)
-
-    thread = threading.Thread(target=copy, daemon=True)
-    thread.start()
-    return thread
 
 
 def write(path: Path, text: str) -> None:
@@ -87,14 +60,7 @@ def run_on_all(argv: list[str], size: int, folder: Path) -> int:
     }
     # The supervisor signals every process of the task including rank 0; this one waits.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    piped = log_needs_copy(folder / "log")
-    process = subprocess.Popen(
-        argv,
-        env={**os.environ, **rank_variables(0, size, address, port)},
-        stdout=subprocess.PIPE if piped else None,
-        stderr=subprocess.STDOUT if piped else None,
-    )
-    copier = copy_output(process, folder / "log") if piped else None
+    process = subprocess.Popen(argv, env={**os.environ, **rank_variables(0, size, address, port)})
     requests = folder / "requests"
     write(requests / f"{name}.json", json.dumps(request))
     code = result = None
@@ -116,8 +82,6 @@ def run_on_all(argv: list[str], size: int, folder: Path) -> int:
         if code is not None and result is not None:
             break
         time.sleep(POLL_SECONDS)
-    if copier:
-        copier.join(10)
     return code
 
 
