@@ -306,7 +306,7 @@ def test_status_shows_the_state_of_every_rank(healthy_pod, people, tmp_path, cap
             f"echo HBM {number}.5 of 30.8 GiB > $TPU_STATUS_FILE; echo 1 > $TPU_PROGRESS_FILE; sleep 600"
         )
         started = asyncio.Event()
-        async with worker_of(healthy_pod, tmp_path / str(number), rank=number) as worker:
+        async with worker_of(healthy_pod, tmp_path / f"r{number}", rank=number) as worker:
             await worker.deploy()
             following = asyncio.ensure_future(
                 follow(
