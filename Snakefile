@@ -4,6 +4,7 @@
 #   snakemake --profile profiles/tpu -n                what would run, how long, at what cost (-p: every job)
 import atexit
 import gc
+import os
 
 from snakemake.utils import min_version
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
@@ -16,6 +17,7 @@ from trm.pipeline.estimates import Estimates
 from trm.pipeline.inputs import Inputs, PreflightGate, of_wildcards, untracked
 from trm.pipeline.places import may_repeat, shell_prefix
 from trm.pipeline.project import open_project
+from trm.provenance import commit_in_words
 
 # Snakemake's graph is no garbage: collecting took a quarter of a dry run of 5,000 points, and another fifth at its end.
 gc.set_threshold(200_000, 20, 100)
@@ -45,6 +47,14 @@ if "slurm" in ExecutorPluginRegistry().plugins:
         from trm.pipeline.slurm import keep_location
 
         keep_location()
+
+if PLACE.prefix:
+    # Hosts have no repository: a result names the version with which its job was started.
+    os.environ.setdefault("TRM_COMMIT", commit_in_words())
+
+    envvars:
+        "TRM_COMMIT",
+
 
 if PLACE.prefix and not PLACE.unread:
     try:

@@ -24,6 +24,12 @@ def test_only_the_projects_own_commit_is_named(tmp_path, monkeypatch):
     git(tmp_path, "commit", "-qm", "Vendor it")
     monkeypatch.setattr(trm.provenance, "__file__", str(unpacked / "trm/provenance.py"))
     assert trm.provenance.commit() == (None, None)
+    assert trm.provenance.commit_in_words() == ""
+    monkeypatch.setenv(
+        "TRM_COMMIT", "0123abc+"
+    )  # as on the hosts of a pod, from the call that started the job
+    assert trm.provenance.commit() == ("0123abc", True)
+    assert trm.provenance.commit_in_words() == "0123abc+"
     git(unpacked, "init", "-q")
     git(unpacked, "add", "-A")
     git(unpacked, "commit", "-qm", "Our own")

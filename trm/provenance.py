@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import subprocess
 from datetime import UTC, datetime
@@ -21,9 +22,12 @@ def now() -> str:
 def commit() -> tuple[str | None, bool | None]:
     """Commit of this project's repository, and whether tracked files differ from it.
 
-    (None, None) if the project is not the root of a repository: an archive unpacked inside another repository must not
-    report that repository's commit.
+    If the project is not the root of a repository, what $TRM_COMMIT says: the hosts of a pod have sources alone. An
+    archive unpacked inside another repository must not report that repository's commit: then (None, None).
     """
+    told = os.environ.get("TRM_COMMIT", "")
+    elsewhere = (told.rstrip("+"), told.endswith("+")) if told else (None, None)
+
     root = Path(__file__).resolve().parent.parent
 
     def git(*arguments: str) -> str:
@@ -32,10 +36,16 @@ def commit() -> tuple[str | None, bool | None]:
 
     try:
         if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
-            return None, None
+            return elsewhere
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.SubprocessError):
-        return None, None
+        return elsewhere
+
+
+def commit_in_words() -> str:
+    """`commit` as $TRM_COMMIT has it: with + for local changes, empty if there is none."""
+    sha, dirty = commit()
+    return f"{sha or ''}{'+' * bool(dirty)}"
 
 
 def processor() -> tuple[str, frozenset[str]]:

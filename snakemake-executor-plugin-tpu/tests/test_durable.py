@@ -1,10 +1,14 @@
 """What is known survives the machine that knew it, and what goes wrong on one host stays there."""
 
+import json
 import os
 import re
 import signal
 
-from snakemake_executor_plugin_tpu.emulator.study import until
+import pytest
+
+from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.emulator.study import Study, until
 
 LONG = {"steps": 12, "options": "--hold 6"}
 BAD_HOST = """stopping = False
@@ -130,3 +134,50 @@ def test_a_pod_whose_host_keys_are_forbidden_is_deleted_at_once(study):
     assert "was deleted again" in output
     assert "disableGuestAttributesAccess" in output
     assert not one.pod.api.nodes
+
+
+def test_a_job_goes_on_with_the_sources_of_its_start_which_is_said(study):
+    one = study({"a": LONG})
+    call = one.start()
+    call.wait_for(r"job=a 0\] step 6$")
+    call.signal(signal.SIGKILL)
+    call.wait()
+    edit(one, "stopping = False\n", "stopping = False  # another version\n")
+    again = one.start("--nolock")
+    again.wait_for("goes on with the sources with which it was started; they have changed since")
+    one.release("a")
+    assert again.wait() == 0, again.output
+    assert set(one.launches("a")) == {"1-0"}
+    (blob,) = one.pod.bucket.list_blobs(prefix=f"{one.prefix}/counts/.snakemake-tpu/")
+    record = json.loads(blob.download_as_bytes())
+    assert (record["state"], bool(re.fullmatch(r"[0-9a-f]{16}", record["sources"]))) == ("ended", True)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
+@pytest.mark.parametrize("address", ["the same", "another"])
+def test_a_replaced_host_is_found_in_the_same_call(tmp_path, address):
+    """Node and state stay as they were; the API has the new host's key some time after the host shows it."""
+    with EmulatedPod(tmp_path / "pod", "v4-16", slices=2) as pod:
+        size = {"tpu-accelerator-type": "v4-16", "resources": {"tpu_hosts": 2}}
+        one = Study(tmp_path / "study", pod, {"w": {**LONG, "hosts": 2}}, **size)
+        call = one.start()
+        try:
+            call.wait_for(r"job=w 1\] step 6$")
+            ((name, node),) = pod.api.nodes.items()
+            users: dict[str, list[str]] = {}
+            for line in node.metadata["ssh-keys"].splitlines():
+                users.setdefault(line.partition(":")[0], []).append(line.partition(":")[2])
+            pod.hosts[1].kill()
+            new = pod.hosts[3 if address == "another" else 1]
+            new.boot(users, node.metadata.get("startup-script", ""))
+            call.wait_for("looking for it|shows another host key")
+            with pod.api.lock:
+                node.network_endpoints[1].ip_address = new.address
+                node.network_endpoints[1].access_config.external_ip = new.address
+                pod.api.host_keys[name][1] = new.host_key
+            assert call.wait() == 0, call.output
+        finally:
+            one.end()
+        assert one.launches("w")["2-0"]["from"] == 6
+        assert pod.api.created_nodes == 1

@@ -28,6 +28,7 @@ from torch import Tensor  # noqa: E402
 from tests.training.puzzles import write_dataset  # noqa: E402
 from tests.xla.steps import config  # noqa: E402
 from trm.backends.tpu.device import XlaBackend  # noqa: E402
+from trm.errors import UserError  # noqa: E402
 from trm.evaluation.evaluate import evaluate_run  # noqa: E402
 from trm.study.schema import DataConfig, EvaluationConfig, RunConfig, RuntimeConfig  # noqa: E402
 from trm.tasks.build import build_dataset, build_source  # noqa: E402
@@ -45,13 +46,15 @@ class Host(XlaBackend):
     """One of two hosts."""
 
     stop_at = 0
+    others: Tensor | None = None  # what the other host holds, if a fault makes this one differ
 
     def __init__(self) -> None:
         super().__init__()
         self.rank, self._processes = RANK, 2
 
     def gather(self, vector: Tensor) -> list[Tensor]:
-        return [vector, vector]
+        self.gathered = vector
+        return [vector if self.others is None else self.others, vector]
 
     def broadcast(self, tensor: Tensor) -> None:
         pass
@@ -125,6 +128,23 @@ def trainer(case: str, log: Log, checkpoints: Path) -> Trainer:
     return found
 
 
+def faults(found: Trainer) -> list[str]:
+    """What a run says at a checkpoint if one weight of this host alone is NaN, or differs in its lowest bit."""
+    found.compare_workers()
+    host, params, said = found.backend, found.state.params, []
+    assert isinstance(host, Host)
+    host.others, whole = host.gathered, params.clone()
+    for value in (torch.tensor(torch.nan), torch.nextafter(host.fetch(params)[3], torch.tensor(torch.inf))):
+        with torch.no_grad():
+            params.copy_(whole)
+            params[3] = value.to(params.device)
+        try:
+            found.save()
+        except UserError as error:
+            said.append(str(error))
+    return said
+
+
 def main() -> None:
     torch.set_num_threads(1)
     backend = Host()
@@ -142,6 +162,10 @@ def main() -> None:
         weights, out = FOLDER / f"out-{case}-0", FOLDER / f"evaluation-{case}-{RANK}.json"
         log.phase("evaluate", evaluate_run)(weights, dataset_of(case), settings, out, None, backend)
         found[case], log.phases = log.phases, []
+    backend.stop_at = 1
+    one = trainer("mlp", log, FOLDER / f"faults-{RANK}")
+    one.run()
+    found["faults"] = faults(one)
     print(json.dumps(found))
 
 

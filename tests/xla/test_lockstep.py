@@ -60,6 +60,13 @@ def test_only_the_first_checkpoint_compiles_a_program(hosts: list[dict[str, list
     assert sum(phase[2] for phase in hosts[0][case] if phase[0] in ("finish", "resume", "compare")) == 0
 
 
+def test_a_weight_that_one_host_alone_has_is_found_with_the_next_checkpoint(hosts: list[dict[str, Any]]):
+    """All hosts are one worker of a sharded program, and each holds its own copy of the weights."""
+    for host in hosts:
+        assert len(host["faults"]) == 2  # NaN, and the lowest bit
+        assert all("worker 1 does not hold the same weights as worker 0" in words for words in host["faults"])
+
+
 def test_arc_trains_as_on_the_cpu(hosts: list[dict[str, list[Phase]]], folder: Path):
     from safetensors.numpy import load_file
 

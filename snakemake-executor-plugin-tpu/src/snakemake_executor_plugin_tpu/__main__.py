@@ -222,9 +222,9 @@ async def run_on_slices(args: Any, slices: list[ExecutorSettings]) -> int:
 def _describe(tasks: dict[str, Any]) -> str:
     running = [task for task in tasks.values() if task["state"] == "running" and "slot" in task]
     words = [
-        f"{task['slot']} ({task['label']}, launch {task['launch']}, progress {task['progress'] or '-'}"
-        + (f", {task['status']}" if task["status"] else "")
-        + (f", unattended for {task['unattended']:.0f} s)" if task["unattended"] > 30 else ")")
+        f"{task['slot']} ({task.get('label')}, launch {task.get('launch')}, progress {task.get('progress') or '-'}"
+        + (f", {task['status']}" if task.get("status") else "")
+        + (f", unattended for {task['unattended']:.0f} s)" if task.get("unattended", 0) > 30 else ")")
         for task in running
     ]
     return "; ".join(words) or "-"

@@ -31,8 +31,8 @@ def describe_controller() -> dict[str, Any]:
 
 def name_of(owner: dict[str, Any]) -> str:
     """Return a controller's name for people."""
-    if "pid" not in owner:
-        return str(owner["who"])
+    if not {"pid", "folder", "since"} <= owner.keys():  # of another version, perhaps
+        return str(owner.get("who", "somebody"))
     return f"{owner['who']} (process {owner['pid']} in {owner['folder']}, since {owner['since']})"
 
 
@@ -70,7 +70,7 @@ class Claim:
         while (answer := await self._ask(worker))[0] is None:
             owner = answer[1]
             if owner.get("id") != self.owner["id"]:
-                if owner["silent"] < DOUBT_SECONDS:
+                if owner.get("silent", 0.0) < DOUBT_SECONDS:
                     raise PodError(
                         f"The pod is in use by the Snakemake of {name_of(owner)}: its jobs and yours would get the "
                         "same hosts. Wait for its end, stop it, or use a pod with another tpu-name."

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from snakemake_interface_common.exceptions import WorkflowError
+
 from .allocation import slice_of
 from .cloud import LOST_NODE, LOST_QUEUED, TpuCloud
 from .errors import DOWN, CloudError, red
@@ -14,9 +16,11 @@ GUARD_SECONDS = 60.0
 
 
 def cost(settings: ExecutorSettings, accelerator_type: str) -> str:
-    chips = slice_of(accelerator_type or settings.accelerator_type).chips
-    price = settings.price(accelerator_type)
-    if price is None:
+    try:
+        chips = slice_of(accelerator_type or settings.accelerator_type).chips
+    except WorkflowError:  # a type that this version does not know
+        return "costs money"
+    if (price := settings.price(accelerator_type)) is None:
         return f"costs money ({chips} chips; with tpu-prices this says how much)"
     return f"costs {chips * price:,.2f} USD an hour"
 
@@ -24,7 +28,7 @@ def cost(settings: ExecutorSettings, accelerator_type: str) -> str:
 def guard_trouble(statuses: Iterable[dict[str, Any]]) -> str:
     """Return why a pod cannot delete itself and what to do; empty if all is well or it has no guard."""
     guards = [status["guard"] for status in statuses if status.get("guard")]
-    error = next((guard["error"] for guard in guards if guard["error"]), "")
+    error = next((guard["error"] for guard in guards if guard.get("error")), "")
     return f"The pod cannot delete itself: {error}; or delete it yourself by {DOWN}." if error else ""
 
 
@@ -32,11 +36,13 @@ def guard_in_words(guard: dict[str, Any] | None) -> str:
     if guard is None:
         return f"it was created without tpu-idle-delete and tpu-end, or not by this plugin: only {DOWN} deletes it"
     rules = []
-    if guard["limit"]:
-        rules.append(f"after {guard['limit'] / 60:g} idle minutes (idle now for {guard['idle'] / 60:.0f})")
-    if guard["end"]:
+    if guard.get("limit"):
+        rules.append(
+            f"after {guard['limit'] / 60:g} idle minutes (idle now for {guard.get('idle', 0) / 60:.0f})"
+        )
+    if guard.get("end"):
         rules.append(f"at {time.strftime('%F %H:%M UTC', time.gmtime(guard['end']))}")
-    now = f"; it should be gone, since {guard['deleting']}" if guard["deleting"] else ""
+    now = f"; it should be gone, since {guard['deleting']}" if guard.get("deleting") else ""
     return f"the pod deletes itself {' and '.join(rules)}{now}"
 
 
@@ -47,7 +53,7 @@ async def prove_guard(settings: ExecutorSettings, pod: Any, say: Callable[[str],
         status = await pod.workers[0].status()
         guard = status["guard"]
         coming = guard is None and pod.created
-        if time.monotonic() > deadline or not (coming or (guard and not guard["checked"])):
+        if time.monotonic() > deadline or not (coming or (guard and not guard.get("checked"))):
             break
         await asyncio.sleep(1.0)
     if guard is None:

@@ -59,7 +59,7 @@ class Outputs:
             return None
         if self._are_whole(found["since"]):
             return {"reason": "exited", **found, "code": 0}
-        if found["state"] == "ended" and (found["code"] or not self.files):
+        if found.get("state") == "ended" and (found.get("code") or not self.files):
             return found
         return None
 

@@ -36,11 +36,11 @@ class JobRecord:
     @classmethod
     def load(cls, path: Path) -> "JobRecord":
         try:
-            known = json.loads(path.read_text())
-        except (OSError, ValueError):
+            known = dict(json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError):
             known = {}
         names = {f.name for f in fields(cls)} - {"path"}
-        return cls(path, **{key: value for key, value in known.items() if key in names})
+        return cls(path, **{key: value for key, value in known.items() if key in names and value is not None})
 
     def save(self) -> None:
         """Write the record; after a crash either the old or the new one is left."""

@@ -59,21 +59,20 @@ def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
         retry = Retry(predicate=is_transient, on_error=tell, **pauses)
         try:
             return retry(function)(self, *arguments)
-        except exceptions.Forbidden as error:
-            advice = ""
-            if (
-                "ermission" in error.message or "does not have" in error.message
-            ):  # and not a retention policy, say
-                advice = f": give this account roles/storage.objectUser on the bucket gs://{self.bucket_name}"
-            raise WorkflowError(f"Cloud Storage refuses {self.query}{advice} ({error.message}).") from None
-        except exceptions.BadRequest as error:  # a bucket whose requester pays, say
-            raise WorkflowError(f"Cloud Storage refuses {self.query} ({error.message}).") from None
         except exceptions.NotFound as error:
             if "bucket" not in str(error).lower():
                 raise
             create = f"gcloud storage buckets create gs://{self.bucket_name}"
             raise WorkflowError(
                 f"The bucket gs://{self.bucket_name} does not exist: run `{create}` with the location of the TPUs."
+            ) from None
+        except (
+            exceptions.ClientError
+        ) as error:  # a missing role, a retention policy, a bucket whose requester pays
+            role = "ermission" in error.message or "does not have" in error.message
+            advice = f": give this account roles/storage.objectUser on the bucket gs://{self.bucket_name}"
+            raise WorkflowError(
+                f"Cloud Storage refuses {self.query}{advice * role} ({error.message})."
             ) from None
 
     return call

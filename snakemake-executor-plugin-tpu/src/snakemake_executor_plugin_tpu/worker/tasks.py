@@ -82,9 +82,9 @@ def read_exit(folder: Path) -> dict[str, Any] | None:
     if not (text.startswith("{") and text.endswith("\n")):
         return None
     try:
-        found: dict[str, Any] = json.loads(text)
-        return found
-    except ValueError:
+        found = json.loads(text)
+        return {"reason": "", **found, "code": int(found["code"])}
+    except (ValueError, KeyError, TypeError):
         return {"code": 127, "reason": "its exit record cannot be read"}
 
 
@@ -157,7 +157,7 @@ def tasks_of_others() -> dict[str, dict[str, Any]]:
     """Return what other users and folders run on this host."""
     found = {}
     for path in SHARED.glob("*-*"):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, AttributeError):
             about = json.loads(read(path) or "{}")
             if about.get("root", str(root())) != str(root()) and is_locked(path):
                 other: dict[str, Any] = {
@@ -191,5 +191,5 @@ def owner_of_pod() -> dict[str, Any] | None:
     try:
         silent = time.time() - owner_path().stat().st_mtime
         return {**json.loads(read(owner_path()) or ""), "silent": round(silent, 1)}
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return None
