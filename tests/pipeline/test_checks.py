@@ -151,6 +151,26 @@ def test_settings_are_checked(check, config, said):
         check(**config)
 
 
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("data_sise", "has no experiment 'data_sise'; did you mean 'data_size'?"),
+        ("results/plots/data_sise.pdf", "has no figure 'data_sise'; did you mean 'data_size'?"),
+        ("results/datasets/NAME/test/labels.npy", "has no data set 'NAME'"),
+        ("gs://bucket/results/runs/NAME/training.json", "has no run or evaluation 'NAME'"),
+    ],
+)
+def test_what_the_study_cannot_make_is_refused(target, said, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    project = open_project({})
+    known = (*project.runs, *project.study.evaluations)
+    project.check_targets(
+        ["data_size", "results/report.html", "README.md", *map("results/runs/{}".format, known)]
+    )
+    with pytest.raises(UserError, match=re.escape(said)):
+        project.check_targets([target])
+
+
 def test_a_value_that_snakemake_cuts_is_refused(check, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["snakemake", "--config", "sudoku_csv='/x/a #1.csv'"])
     with pytest.raises(

@@ -36,3 +36,4 @@ def test_a_documented_command_plans_training(checkout, command):
     done = subprocess.run(words, cwd=checkout, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^train +\d", done.stdout, re.MULTILINE)
+    assert "Warning" not in done.stderr

@@ -78,25 +78,37 @@ def test_a_second_run_waits_for_a_living_one(fresh):
 
 
 def test_only_checkpoints_that_nobody_can_need_are_removed(tmp_path):
-    for run in ("finished-run", "unfinished-run", "forgotten-run"):
-        folder = tmp_path / "checkpoints" / run
-        folder.mkdir(parents=True)
-        (folder / "step-1").write_bytes(b"x" * 10)
-        os.utime(folder / "step-1", (5, 5))
+    """An evaluation may go on after its run is finished."""
+    states = {
+        "finished-run": "finished",
+        "finished-run/evaluation-1": "finished",
+        "finished-run/evaluation-2": "unfinished",
+        "forgotten-run": "unknown",
+        "unfinished-run": "unfinished",
+    }
+    for name in states:
+        file = tmp_path / "checkpoints" / name / "1/part"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"x" * 10)
+        os.utime(file, (5, 5))
     done = tmp_path / "runs/finished-run"
     done.mkdir(parents=True)
-    for file in RUN_FILES:
+    for file in (*RUN_FILES, "evaluation-1.json"):
         (done / file).touch()
-    entries = survey(str(tmp_path), {"finished-run", "unfinished-run"})
-    assert {entry.run: entry.state for entry in entries} == {
-        "finished-run": "finished",
-        "unfinished-run": "unfinished",
-        "forgotten-run": "unknown",
-    }
-    assert [entry.run for entry in clean(str(tmp_path), entries, False, True)] == ["finished-run"]
-    assert (tmp_path / "checkpoints/finished-run").exists()
+    entries = survey(str(tmp_path), states.keys() - {"forgotten-run"})
+    assert {entry.name: entry.state for entry in entries} == states
+    removed = [entry.name for entry in clean(str(tmp_path), entries, False, True)]
+    assert removed == ["finished-run", "finished-run/evaluation-1"]
+    assert (tmp_path / "checkpoints/finished-run/1/part").exists()
     clean(str(tmp_path), entries, True, False)
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["unfinished-run"]
+    left = sorted(str(path.relative_to(tmp_path)) for path in (tmp_path / "checkpoints").rglob("*"))
+    assert [path for path in left if "/1" in path] == [
+        "checkpoints/finished-run/evaluation-2/1",
+        "checkpoints/finished-run/evaluation-2/1/part",
+        "checkpoints/unfinished-run/1",
+        "checkpoints/unfinished-run/1/part",
+    ]
+    assert len(left) == 7
 
 
 def test_overrides_become_one_config_of_snakemake():

@@ -33,7 +33,7 @@ def test_only_what_nobody_needs_is_removed_from_a_bucket(options, gcs, monkeypat
     assert main(["checkpoints", "list", *options]) == 0
     said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     states = {"in use": "another-s0-0123abcd", "finished": finished, "unfinished": unfinished}
-    assert said == [*(f"{state} 1 kB {run}" for state, run in states.items()), "3 runs, 3 kB"]
+    assert said == [*(f"{state} 1 kB {run}" for state, run in states.items()), "3 kB of 3 runs"]
     assert main(["checkpoints", "clean", "--dry-run", *options]) == 0
     assert "would free 1 kB of 1 run\n" in capsys.readouterr().out
     assert len(left(gcs)) == 3

@@ -1,8 +1,8 @@
 """`python -m trm checkpoints list|clean`: list and remove checkpoints.
 
-Checkpoints are only needed to resume; the results of a finished run are in results/runs. `clean` removes the
-checkpoints of finished runs, and with --unknown also those of runs that the study no longer uses and that nobody
-has written to for an hour. Both work on a bucket: `--config storage_prefix=gs://bucket/prefix`.
+Checkpoints, and the parts that an evaluation keeps beside them, are only needed to resume; results are in
+results/runs. `clean` removes those of finished runs and evaluations, and with --unknown also those that the study no
+longer uses and that nobody has written to for an hour. Both work on a bucket: `--config storage_prefix=gs://bucket/prefix`.
 """
 
 import argparse
@@ -34,15 +34,13 @@ def run(args: argparse.Namespace) -> int:
     project = project_of(args)
     prefix = project.place.prefix
     root = args.root or (f"{prefix}/results" if prefix else "results")
-    entries = survey(root, set(project.runs))
-    if args.action == "list":
-        for entry in entries:
-            print(f"{entry.state:<11}{bytes_text(entry.size):>10}  {entry.run}")
-        print(f"{count(len(entries), 'run')}, {bytes_text(sum(entry.size for entry in entries))}")
-        return 0
-    removed = clean(root, entries, args.unknown, args.dry_run)
-    verb = "would free" if args.dry_run else "freed"
-    for entry in removed:
-        print(f"{entry.state:<11}{bytes_text(entry.size):>10}  {entry.run}")
-    print(f"{verb} {bytes_text(sum(entry.size for entry in removed))} of {count(len(removed), 'run')}")
+    known = {name.removesuffix(".json") for name in (*project.runs, *project.study.evaluations)}
+    entries, verb = survey(root, known), ""
+    if args.action == "clean":
+        entries = clean(root, entries, args.unknown, args.dry_run)
+        verb = "would free " if args.dry_run else "freed "
+    for entry in entries:
+        print(f"{entry.state:<11}{bytes_text(entry.size):>10}  {entry.name}")
+    runs = count(len({entry.name.partition("/")[0] for entry in entries}), "run")
+    print(f"{verb}{bytes_text(sum(entry.size for entry in entries))} of {runs}")
     return 0

@@ -1,74 +1,84 @@
-"""Which checkpoints can be removed: those of finished runs, and of runs that no experiment uses."""
+"""Which checkpoints can be removed: those of finished runs and evaluations, and of those that no experiment uses."""
 
-import shutil
+import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from trm.errors import UserError
 from trm.pipeline.catalogue import RUN_FILES
 from trm.storage import is_remote, local_path, open_store
+from trm.storage.base import ObjectInfo
 
 QUIET_SECONDS = 3600.0
-"""Checkpoints of a run that no experiment uses may be another study's: they count as unknown only after so long
+"""Checkpoints of what no experiment uses may be another study's: they count as unknown only after so long
 without a write."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Checkpoints of one run."""
+    """Checkpoints of one run, or what one evaluation keeps."""
 
-    run: str
+    name: str
+    """RUN or RUN/evaluation-DIGEST."""
     files: tuple[str, ...]
     """Names below the results folder."""
     size: int
     """Bytes."""
     state: str
-    """`finished`: the result exists; `unfinished`: training resumes from here; `unknown`: no experiment uses it;
+    """`finished`: the result exists; `unfinished`: it goes on from here; `unknown`: no experiment uses it;
     `in use`: no experiment uses it, but somebody writes to it."""
 
 
 def survey(root: str, known: set[str]) -> list[Entry]:
-    """Checkpoints of every run in `root`/checkpoints, largest first. `root`: a results folder or its address.
-    UserError: the bucket cannot be read."""
+    """What is in `root`/checkpoints, largest first. `root`: a results folder or its address; `known`: the study's
+    names of entries. UserError: the bucket cannot be read."""
     store = open_store(root)
     results = {info.name for info in store.list("runs/")}
-    files: dict[str, list[tuple[str, int, float]]] = {}
+    files: dict[str, list[ObjectInfo]] = {}
     for info in store.list("checkpoints/"):
-        _, run, *rest = info.name.split("/", 2)
+        _, run, *rest = info.name.split("/")
         if rest:
-            files.setdefault(run, []).append((info.name, info.size, info.updated))
+            name = f"{run}/{rest[0]}" if rest[0].startswith("evaluation-") else run
+            files.setdefault(name, []).append(info)
     entries = []
-    for run, found in files.items():
-        if all(f"runs/{run}/{file}" in results for file in RUN_FILES):
+    for name, found in files.items():
+        run, _, evaluation = name.partition("/")
+        wanted = [f"{evaluation}.json"] if evaluation else RUN_FILES
+        if all(f"runs/{run}/{file}" in results for file in wanted):
             state = "finished"
-        elif run in known:
+        elif name in known:
             state = "unfinished"
         else:
-            recent = time.time() - max(updated for _, _, updated in found) < QUIET_SECONDS
+            recent = time.time() - max(info.updated for info in found) < QUIET_SECONDS
             state = "in use" if recent else "unknown"
         entries.append(
-            Entry(run, tuple(name for name, _, _ in found), sum(size for _, size, _ in found), state)
+            Entry(name, tuple(info.name for info in found), sum(info.size for info in found), state)
         )
-    return sorted(entries, key=lambda entry: (-entry.size, entry.run))
+    return sorted(entries, key=lambda entry: (-entry.size, entry.name))
 
 
 def clean(root: str, entries: list[Entry], unknown: bool, dry_run: bool) -> list[Entry]:
-    """Remove the checkpoints of finished runs (and of unknown ones on request); returns what was removed. UserError:
-    something cannot be removed."""
+    """Remove what is finished (and what is unknown, on request); returns what was removed. UserError: something cannot
+    be removed."""
     removed = [
         entry for entry in entries if entry.state == "finished" or (unknown and entry.state == "unknown")
     ]
+    remove = (
+        open_store(root).delete if is_remote(root) else lambda name: _remove(Path(local_path(root), name))
+    )
     for entry in () if dry_run else removed:
-        if is_remote(root):
-            store = open_store(root)
-            for name in entry.files:
-                store.delete(name)
-            continue
-        try:
-            shutil.rmtree(Path(local_path(root), "checkpoints", entry.run))
-        except OSError as error:
-            raise UserError(
-                f"{error.filename}: {error.strerror}; make it writable and clean again"
-            ) from error
+        for name in entry.files:
+            remove(name)
     return removed
+
+
+def _remove(path: Path) -> None:
+    """Remove a file and the folders that it leaves empty."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; make it writable and clean again") from error
+    with suppress(OSError):  # others are in there
+        os.removedirs(path.parent)

@@ -18,8 +18,10 @@ from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from trm.backends.tpu.chips import tpu_files
+from trm.errors import UserError
 from trm.pipeline import forkserver, lock, plan
 from trm.pipeline.estimates import Estimates
+from trm.pipeline.inputs import refuse
 from trm.pipeline.project import Project
 from trm.pipeline.reporting import PARTIAL, write_partial_report
 from trm.pipeline.settings import EVENTS
@@ -72,9 +74,11 @@ class Controller(logging.Filter):
             return False
         self._failed |= record.levelno >= logging.ERROR
         # the one event before Snakemake looks at its own locks; commands that run nothing (--summary, --lint) lack it
-        if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
-            self._lock = lock.join()
-            lift_default_rate_limit(self._snakemake.scheduling_settings)
+        if get_event(record) == LogEvent.WORKFLOW_STARTED:
+            self._check_targets()
+            if not self._dryrun:
+                self._lock = lock.join()
+                lift_default_rate_limit(self._snakemake.scheduling_settings)
         # only now Snakemake knows its executor
         if get_event(record) == LogEvent.RUN_INFO and not self._dryrun:
             self._refuse_processors()
@@ -84,6 +88,14 @@ class Controller(logging.Filter):
             self._events.take(record)
         return True
 
+    def _check_targets(self) -> None:
+        """Refuse a name that the study does not have: Snakemake would say nothing of the nearest one."""
+        rules = {rule.name for rule in self._snakemake.rules}
+        try:
+            self._project.check_targets(set(self._snakemake.dag_settings.targets) - rules)
+        except UserError as error:
+            refuse(error)
+
     def _refuse_processors(self) -> None:
         """Refuse to train a study for accelerators on a machine without any, unless `backend` was chosen."""
         study, training = self._project.study, {job.rule.name for job in self._snakemake.dag.needrun_jobs()}
@@ -91,11 +103,10 @@ class Controller(logging.Filter):
         alone = self._snakemake.local_exec and not self._project.settings.backend
         here = bool(tpu_files()) or any(Path("/dev").glob("nvidia[0-9]*"))
         if alone and "train" in training and not (hardware.host_memory or here):
-            logger.error(
+            refuse(
                 f"{study.path} is for {study.scale.hardware}, and this machine has no accelerator: `snakemake "
                 "--profile profiles/local` runs config/laptop.yaml (this one on processors: --config backend=cpu)"
             )
-            raise SystemExit(1)
 
     def _date_back(self) -> None:
         """Set future modification times of inputs to now: after the clock was set back, Snakemake would delete outputs

@@ -7,10 +7,10 @@ its command this way.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient
+from snakemake.logging import logger
 
 from trm.errors import UserError
 from trm.io import shipped
@@ -28,9 +28,18 @@ def of_wildcards(function: Callable[..., Any], *wildcards: str) -> Callable[[Any
     """An input or parameter function: `function` of the values of `wildcards`."""
 
     def call(values: Any) -> Any:
-        return function(*(getattr(values, name) for name in wildcards))
+        try:
+            return function(*(getattr(values, name) for name in wildcards))
+        except UserError as error:
+            refuse(error)
 
     return call
+
+
+def refuse(problem: object) -> NoReturn:
+    """End Snakemake with a sentence; it shows an exception of a function of the workflow with a traceback."""
+    logger.error(str(problem))
+    raise SystemExit(1)
 
 
 def untracked(function: Callable[..., Any], *wildcards: str) -> Callable[[Any, Any], Any]:
@@ -183,10 +192,7 @@ class Inputs:
 
     def everything(self) -> list[str]:
         """The report and every figure that it shows."""
-        try:
-            self._check_sizes()
-        except UserError as error:
-            raise WorkflowError(str(error)) from None
+        self._check_sizes()
         stems = [figure.stem for figure in self._selection.shown]
         pictures = [published(stem).removesuffix(".pdf") + end for stem in stems for end in (".pdf", ".png")]
         return ["results/report.html", *pictures]
@@ -195,20 +201,18 @@ class Inputs:
         """A function for what an experiment publishes, or for the evaluations of the one grid point of `--point`. It
         says so if the experiment cannot run here."""
 
-        def files(wildcards: Any) -> list[Any]:
-            try:
-                experiment = self._study.experiment(name)
-                if experiment.skip:
-                    raise UserError(self._study.why_skipped(experiment.name))
-                check_sizes(experiment, self._catalogue.path)
-                point = experiment.point(self._point) if self._point else None
-            except UserError as error:
-                raise WorkflowError(str(error)) from None
-            if point is None:
+        def files() -> list[Any]:
+            experiment = self._study.experiment(name)
+            if experiment.skip:
+                raise UserError(self._study.why_skipped(experiment.name))
+            check_sizes(experiment, self._catalogue.path)
+            if not self._point:
                 return self._selection.targets[name]
-            return self._place.files(f"results/runs/{name}" for name in point.evaluations)
+            return self._place.files(
+                f"results/runs/{file}" for file in experiment.point(self._point).evaluations
+            )
 
-        return files
+        return of_wildcards(files)
 
     def _dataset(self, run: str, outputs: list[str]) -> list[Any]:
         manifest = self._catalogue.dataset_manifest(run)

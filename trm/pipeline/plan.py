@@ -14,7 +14,6 @@ from trm.pipeline.estimates import DRAWING, Estimates, Job
 from trm.pipeline.project import Project
 from trm.pipeline.reasons import reason_lines
 from trm.study.cost import Hardware
-from trm.study.merge import nearest
 from trm.study.text import bytes_text, count, device_text, flops_text, seconds_text
 
 JOBS = Path(".snakemake/tpu/jobs.csv")
@@ -317,20 +316,12 @@ def at_once(snakemake: Any, project: Project) -> int:
 
 
 def announce(project: Project, snakemake: Any, failed: bool) -> None:
-    """Print the plan of the jobs that Snakemake would run, and why it would run them, at the end of a dry run; or the
-    nearest name where a target is unknown.
+    """Print the plan of the jobs that Snakemake would run, and why it would run them, at the end of a dry run.
 
     Args:
         snakemake: Snakemake's `workflow` object of the Snakefile, after the dry run.
         failed: the dry run ended with an error, below which a plan would hide it.
     """
-    if snakemake.dag_settings is None:  # it ended before
-        return
-    targets, rules = snakemake.dag_settings.targets, [rule.name for rule in snakemake.rules]
-    for target in targets:
-        if target not in rules and "/" not in target and not Path(target).exists():
-            print(f"no experiment {target!r}{nearest(target, project.selection.targets)}", file=sys.stderr)
-            return
     if failed or not getattr(snakemake, "_dag", None):
         return
     dag = snakemake.dag

@@ -1,9 +1,11 @@
 """A study as the Snakefile and the commands see it: settings, names, selection, file locations, and what is checked
 before anything runs, beyond the schema: figures against what runs record, sizes against pools."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,6 +27,11 @@ from trm.study.schema import DataConfig, RunConfig
 from trm.study.tasks import NO_SYMMETRIES, no_guesses, spec_of
 from trm.training.history import COLUMNS
 
+TARGET = re.compile(
+    r"(?:^|/)results/(sources|datasets|runs|tables|fits|figures|plots)/"
+    r"(?:([^/]+/evaluation-[^/]+)|([^/]+)/|([^/.]+)\.)"
+)
+"""A file by which Snakemake is asked for what a study makes, and its name there."""
 TO_TARGET = ("steps_to_target", "rows_to_target", "flops_to_target")
 
 
@@ -58,6 +65,25 @@ class Project:
         """`check_sizes` of the selected experiments."""
         for name in self.selection.experiments:
             check_sizes(self.study.experiment(name), self.settings.study)
+
+    def check_targets(self, targets: Iterable[str]) -> None:
+        """Refuse experiments and files that the study does not have. UserError: one sentence, with the nearest name."""
+        catalogue, selection = self.catalogue, self.selection
+        kinds: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
+            "sources": ("pool of puzzles", lambda: catalogue.sources),
+            "datasets": ("data set", lambda: catalogue.datasets),
+            "runs": ("run or evaluation", lambda: (*self.runs, *self.study.evaluations)),
+            "tables": ("table", lambda: catalogue.tables),
+            "fits": ("fit", lambda: selection.fits),
+            "figures": ("figure", lambda: selection.figures_by_name),
+            "plots": ("figure", lambda: selection.figures),
+        }
+        for target in targets:
+            if found := TARGET.search(target):
+                what, names = kinds[found[1]]
+                catalogue.find(dict.fromkeys(names()), str(found[found.lastindex or 1]), what)
+            elif "/" not in target and not Path(target).exists():
+                self.study.experiment(target)
 
     @property
     def report_identity(self) -> str:

@@ -106,7 +106,8 @@ class Selection:
         return {fit.name: fit for figure in self.figures.values() for fit in figure.fits}
 
     @cached_property
-    def _figures_by_name(self) -> dict[str, Figure]:
+    def figures_by_name(self) -> dict[str, Figure]:
+        """The same by the names of their files in results/figures."""
         return {figure.name: figure for figure in self.figures.values()}
 
     def figure(self, stem: str) -> Figure:
@@ -114,7 +115,7 @@ class Selection:
 
     def figure_by_name(self, name: str) -> Figure:
         """A figure by the name of its file in results/figures."""
-        return self._catalogue.find(self._figures_by_name, name, "figure")
+        return self._catalogue.find(self.figures_by_name, name, "figure")
 
     def fit(self, name: str) -> Fit:
         return self._catalogue.find(self.fits, name, "fit")
