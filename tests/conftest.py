@@ -1,9 +1,13 @@
 """What `make test` leaves out, and the line that says so."""
 
+import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from trm.io import exclusive
 
 HERE = Path(__file__).parent
 FULL = (
@@ -41,6 +45,27 @@ def _among(item: pytest.Item, places: tuple[str, ...]) -> int:
     return next(
         (i for i, place in enumerate(places) if HERE / place in (item.path, *item.path.parents)), len(places)
     )
+
+
+@pytest.fixture(scope="session")
+def once(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Callable[[str, Callable[[Path], object]], Path]:
+    """`once(name, make)`: a folder that `make` fills in one of the processes of this test run."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if hasattr(request.config, "workerinput") else base
+
+    def get(name: str, make: Callable[[Path], object]) -> Path:
+        folder, made = base / name, base / f"{name}.made"
+        with exclusive(base / f"{name}.lock"):
+            if not made.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                made.touch()
+        return folder
+
+    return get
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

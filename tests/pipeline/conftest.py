@@ -103,11 +103,9 @@ def new_project(folder: Path, study: dict) -> Project:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory) -> Project:
+def built(once) -> Project:
     """The small study, built."""
-    project = new_project(tmp_path_factory.mktemp("built"), STUDY)
-    project.snakemake("--cores", "2")
-    return project
+    return Project(once("built", lambda folder: new_project(folder, STUDY).snakemake("--cores", "2")))
 
 
 @pytest.fixture

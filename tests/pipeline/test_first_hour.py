@@ -95,6 +95,7 @@ def test_a_step_is_stopped_when_the_hours_are_over(profile, monkeypatch):
         return [sys.executable, "-c", programs[command]]
 
     monkeypatch.setattr(FirstHour, "_command", program)
+    monkeypatch.setattr("trm.pipeline.first_hour.GRACE", 0)  # a child of a background job ignores Ctrl-C
     output = []
     first_hour = FirstHour(profile, "pod", output.append)
     assert "at the end, after 0 h at the latest: 0 USD at most" in first_hour.announce()

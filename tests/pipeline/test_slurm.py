@@ -187,7 +187,7 @@ class Submitting(Executor):
         Executor.__init__(self, None, None)
         settings = {
             **{"init_seconds_before_status_checks": 0, "keep_successful_logs": True, "requeue": True},
-            **{"qos": None, "reservation": None},
+            **{"qos": None, "reservation": None, "pass_command_as_script": False},
         }
         self.workflow = SimpleNamespace(
             executor_settings=SimpleNamespace(**settings),
@@ -196,8 +196,10 @@ class Submitting(Executor):
         )
         self.study, self.slurm_logdir, self.max_array_size, self.array_jobs = "small", folder, 100, {"train"}
         self.lock, self.wait, self.next_seconds_between_status_checks = threading.Lock(), True, 1e9
-        self.logger = SimpleNamespace(info=print, warning=print, error=lambda text, **rest: print(text))
-        self._submitted_job_clusters, self._main_event_loop = set(), None
+        say = lambda text, **rest: print(text)  # noqa: E731
+        self.logger = SimpleNamespace(**dict.fromkeys(("debug", "info", "warning", "error"), say))
+        self._failed_nodes, self._submitted_job_clusters = set(), set()
+        self._main_event_loop = self._partitions = None
         self.submitted, self.failed, self.succeeded, self.states = {}, [], [], {}
 
     def report_job_submission(self, info):
@@ -224,6 +226,7 @@ class Submitting(Executor):
 @pytest.fixture
 def executor(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm_executor.plugin.Executor, "__init__", lambda *_: None)
+    monkeypatch.setattr(slurm_executor.plugin.Executor, "format_job_exec", lambda _, job: f"make {job.jobid}")
     monkeypatch.setattr(slurm_executor, "check_contract", lambda _: None)
     monkeypatch.setattr(slurm_executor, "unfit", lambda _: "")
     monkeypatch.chdir(tmp_path)
@@ -237,6 +240,10 @@ def submitted(number="7"):
 
 def test_arrays_take_the_jobs_that_snakemake_gives(executor, monkeypatch):
     """More are ready, but `--jobs` lets in only these: the plugin would wait for the others."""
+    monkeypatch.setattr(slurm_executor.plugin, "pending_jobs_for_rule", None)  # restored afterwards
+    settings = SimpleNamespace(max_runtime=240, lost_minutes=10, gpus=1)
+    study = SimpleNamespace(file=SimpleNamespace(name="small"))
+    slurm_executor.use_executor(SimpleNamespace(settings=settings, study=study))
     monkeypatch.setattr(
         Submitting, "_submit_job", lambda self, job: self.submitted.update({job.jobid: "alone"})
     )
@@ -252,16 +259,15 @@ def test_arrays_take_the_jobs_that_snakemake_gives(executor, monkeypatch):
 def test_an_array_that_is_refused_leaves_the_others_alone(executor, monkeypatch):
     def submit(self, jobs):
         if jobs[0].resources["nodes"] == 2:
-            raise ValueError("nothing")
-        for job in jobs:
-            self._hand_over(job, "12_1")
+            return "nothing"
+        self._watch(jobs[0], "12_1")
         return ""
 
-    monkeypatch.setattr(Submitting, "_submit_array", submit)
+    monkeypatch.setattr(Submitting, "_submit", submit)
     executor._earlier = {}
     executor.run_array_jobs([Job("a", nodes=1), Job("b", nodes=2)])  # no two tasks of an array
     assert executor.submitted == {"a": "12_1"}
-    assert executor.failed == [("b", "Slurm refuses the job: ValueError: nothing. ")]
+    assert executor.failed == [("b", "Slurm refuses the job: nothing. ")]
 
 
 def test_an_error_in_a_submissions_thread_ends_the_workflow(executor, commands, tmp_path):
@@ -308,9 +314,7 @@ exit 1
 """
     )
     (tmp_path / "sbatch").chmod(0o755)
-    executor._failed_nodes, executor._partitions = set(), None
-    executor.format_job_exec = lambda job: f"make {job.jobid}"
-    assert "Socket timed out" in executor._submit_array([Job("a"), Job("b")])
+    assert "Socket timed out" in executor._submit([Job("a"), Job("b")])
     assert executor._find_earlier() == {"train.b": "12_2"}
 
 
@@ -377,11 +381,11 @@ def test_a_preempted_job_that_slurm_does_not_take_back_fails(executor):
 def test_all_jobs_are_cancelled_also_while_they_are_looked_at(executor, commands, tmp_path):
     """Snakemake's list of jobs is empty meanwhile."""
     commands("scancel", "")
-    executor._report_job_submission_threadsafe(submitted())
+    executor._watch(Job(), "7")
     executor.active_jobs, executor.shutdown = [], lambda: None
     executor.cancel()
     assert (tmp_path / "calls").read_text() == "scancel 7\n"
-    executor._report_job_submission_threadsafe(submitted("8"))  # sbatch returned only now
+    executor._watch(Job(), "8")  # sbatch returned only now
     assert (tmp_path / "calls").read_text() == "scancel 7\nscancel 8\n"
     asyncio.run(executor.sleep())  # ends at once
 
@@ -407,15 +411,6 @@ def test_pauses_between_looks_grow_by_a_share(executor, first, pauses):
     ("problem", "remedy"),
     [
         ("Batch job submission failed: Invalid account or account/partition combination", "SBATCH_ACCOUNT"),
-        (
-            "Batch job submission failed: Requested node configuration is not available",
-            "no node of its partition",
-        ),
-        (
-            "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, ...)",
-            "ask for less",
-        ),
-        ("Batch job submission failed: Requested time limit is invalid", "lower max_runtime"),
         ("I/O error writing script/environment to file", None),
     ],
 )
@@ -423,7 +418,7 @@ def test_a_refusal_is_one_line_with_its_remedy(executor, problem, remedy):
     info = submitted()
     call = "sbatch --parsable " + 50 * "--option "
     quoted = f"SLURM sbatch failed. The error message was 'sbatch: error: {problem}'.\n    sbatch call:\n  {call}\n"
-    executor._report_job_error_threadsafe(info, quoted)
+    executor._refuse([info.job], quoted)
     ((_, sentence),) = executor.failed
     assert problem.removeprefix("Batch job submission failed: ") in sentence
     assert (remedy or "") in sentence
@@ -435,8 +430,6 @@ def test_an_array_asks_for_the_memory_of_its_jobs(executor, commands, tmp_path):
     """The plugin adds some for its long command, even if told not to; this one travels as a script."""
     (tmp_path / "sbatch").write_text(f"#!/bin/sh\necho $* > {tmp_path}/calls\necho 12\n")
     (tmp_path / "sbatch").chmod(0o755)
-    executor._failed_nodes, executor._partitions = set(), None
-    executor._fallback_partition, executor.format_job_exec = "", lambda job: f"make {job.jobid}"
     executor._earlier = {}
     executor.run_array_jobs([Job("a", mem_mb=4000), Job("b", mem_mb=5000)])
     assert " --mem 5000 " in (tmp_path / "calls").read_text()

@@ -53,8 +53,8 @@ def test_slurms_commands_are_needed(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("owner", "name", "other"),
     [
-        (plugin, "get_submit_command", lambda job, params: ""),
-        (plugin.Executor, "_submit_job", None),
+        (plugin, "get_job_wildcards", lambda job, options: ""),
+        (plugin.Executor, "run_job", None),
         (plugin.Executor, "__post_init__", lambda self, test_mode: None),
     ],
 )

@@ -164,9 +164,9 @@ class Cluster:
         self.run("scontrol", "reconfigure")
 
     @contextmanager
-    def limited(self, limit: str) -> Iterator[None]:
-        """A limit for this user meanwhile, such as `MaxSubmitJobs=1`."""
-        words = ("sacctmgr", "-i", "modify", "user", self.user, "set")
+    def limited(self, limit: str, *whom: str) -> Iterator[None]:
+        """A limit for this user meanwhile, such as `MaxSubmitJobs=1`, or for `whom`."""
+        words = ("sacctmgr", "-i", "modify", *(whom or ("user", self.user)), "set")
         self.run(*words, limit)
         try:
             yield

@@ -3,7 +3,12 @@
 import os
 import signal
 
+import pytest
+
 from tests.slurm.test_interruptions import LONG, outage, restarts, stopped_steps, training_job
+from trm.pipeline.slurm_causes import refusal
+
+QOS = ("qos", "normal")
 
 
 def test_a_killed_controllers_jobs_are_taken_over_and_cancelled_for_good(new_study):
@@ -30,22 +35,25 @@ def test_a_killed_controllers_jobs_are_taken_over_and_cancelled_for_good(new_stu
 
 def test_what_keeps_a_job_from_starting_is_said(new_study):
     study = new_study(steps=LONG)
-    cluster, few = study.cluster, ("--config", "lost_minutes=0.02")
-    process = study.start("--until", "train", "--set-resources", "train:runtime=300", *few)
+    cluster, asked = study.cluster, ("train:runtime=300", "train:gpu=0")
+    process = study.start("--until", "train", "--set-resources", *asked, "--config", "lost_minutes=0.02")
     study.wait(lambda: "(PartitionTimeLimit): it asks for more than one job may have" in study.output, "it")
     (job,) = study.jobs()
     cluster.run("scontrol", "uhold", job)
     cluster.run("scontrol", "update", f"jobid={job}", "timelimit=10")
-    study.wait(
-        lambda: f"(JobHeldUser): it is held: release it (`scontrol release {job}`)" in study.output, "it"
-    )
-    with cluster.limited("GrpTRESMins=cpu=0"):
-        cluster.run("scontrol", "release", job)
-        study.wait(
-            lambda: "(AssocGrpCPUMinutesLimit): the computing time of its account" in study.output, "it"
-        )
-        process.send_signal(signal.SIGINT)
-        study.wait(lambda: process.poll() == 1, "the end of the study")
+    held = f"(JobHeldUser): it is held: release it (`scontrol release {job}`)"
+    study.wait(lambda: held in study.output, "it")
+    for limit, whom, said in (
+        ("GrpTRESMins=cpu=0", (), "(AssocGrpCPUMinutesLimit): the computing time of its account"),
+        ("MaxJobsPerUser=0", QOS, "(QOSMaxJobsPerUserLimit): what you, your account or QOS may use at once"),
+        ("MinTRESPerJob=gres/gpu=1", QOS, "(QOSMinGRES): it asks for less than its partition or QOS is for"),
+    ):
+        with cluster.limited(limit, *whom):
+            cluster.run("scontrol", "release", job)
+            study.wait(lambda: said in study.output, said)  # noqa: B023
+            cluster.run("scontrol", "uhold", job)
+    process.send_signal(signal.SIGINT)
+    study.wait(lambda: process.poll() == 1, "the end of the study")
     assert cluster.show(job)["JobState"] == "CANCELLED"
 
 
@@ -76,6 +84,23 @@ def test_what_slurm_refuses_for_good_is_not_tried_again(new_study):
     (line,) = [line for line in study.output.splitlines() if "Slurm refuses" in line]
     assert "Requested time limit is invalid (missing or exceeds some limit): lower max_runtime" in line
     assert "Trying to restart" not in study.output
+
+
+def test_each_refusal_of_sbatch_has_its_remedy(cluster):
+    def refused(*options):
+        with pytest.raises(AssertionError) as answer:
+            cluster.run("sbatch", *options, "--wrap=true")
+        sentence, final = refusal(str(answer.value))
+        assert final
+        return sentence
+
+    assert "(SBATCH_ACCOUNT)" in refused("--account=nobody")
+    assert "(SBATCH_PARTITION)" in refused("--partition=none")
+    assert "name a QOS" in refused("--qos=none")
+    for asked in ("--gpus=a100:9", "--gres=gpu:v100:1", "--gres=fpga:1", "--constraint=none", "--mem=1T"):
+        assert "no node of its partition has what it asks for" in refused(asked)
+    with cluster.limited("flags=DenyOnLimit", *QOS), cluster.limited("MinTRESPerJob=gres/gpu=1", *QOS):
+        assert "slurm_partition=NAME" in refused("--gpus=0")
 
 
 def test_a_job_that_slurm_has_lost_is_submitted_again(new_study):

@@ -59,6 +59,7 @@ def test_slurm_takes_a_job_back_after_preemption_a_drain_and_the_death_of_a_node
 
     def drain(node):
         cluster.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+        assert cluster.show(job)["JobState"] == "RUNNING"
         cluster.run("scontrol", "requeue", job)
 
     for count, take in enumerate((preempt, drain, cluster.kill_node), 1):

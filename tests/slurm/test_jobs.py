@@ -2,6 +2,7 @@
 
 import csv
 import re
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -15,11 +16,10 @@ def documented(cluster, data, tmp_path_factory) -> Iterator[Study]:
     making = studies(cluster, data, tmp_path_factory.mktemp("documented"))
     study = next(making)(steps=20)
     study.environment |= {"SBATCH_ACCOUNT": "lab", "SBATCH_PARTITION": "urgent"}
-    asked = [
-        f"{rule}:{word}" for rule in ("train", "evaluate") for word in ("gpu_model=h100", "constraint=ib")
-    ]
+    asked = ("train:gres=gpu:h100:1", "train:gpu=0", "train:qos=normal", "evaluate:gpu_model=h100")
+    asked += ("train:constraint=ib", "evaluate:constraint=ib")
     job = ("srun", "--ntasks=1", "--mem=4G", "--time=60", "--account=lab")
-    study.run("--until", "evaluate", "--set-resources", *asked, "train:qos=normal", before=job)
+    study.run("--until", "evaluate", "--set-resources", *asked, before=job)
     yield study
     next(making, None)
 
@@ -40,7 +40,7 @@ def losses(study: Study) -> list[float]:
 def test_the_documented_command_requests_what_the_run_needs(documented):
     (training,), (evaluation,) = jobs_of(documented, "train"), jobs_of(documented, "evaluate")
     assert training["Partition"] == evaluation["Partition"] == "urgent"
-    assert training["TresPerJob"] == evaluation["TresPerJob"] == "gres:gpu:h100:1"
+    assert training["TresPerNode"] == evaluation["TresPerJob"] == "gres:gpu:h100:1"
     assert training["Features"] == evaluation["Features"] == "ib"
     assert (training["Account"], training["QOS"]) == ("lab", "normal")
     assert training["TimeLimit"] == "00:15:00"
@@ -53,13 +53,20 @@ def test_the_documented_command_requests_what_the_run_needs(documented):
     assert not re.search(r"(?i)guess|not recommended|unable", documented.output)
 
 
-def test_a_run_over_two_nodes_is_that_of_one(documented, new_study):
-    study = new_study(steps=20)
-    study.run("--until", "train", "--config", "workers=2", "nodes=2")
+def test_a_run_over_two_nodes_that_goes_on_alone_is_that_of_one(documented, new_study):
+    study = new_study(steps=20, checkpoint_minutes=1e-6)
+    study.slow_writes()
+    process = study.start("--until", "train", "--config", "workers=2", "nodes=2")
+    study.wait(study.newest_steps, "a checkpoint")
+    process.send_signal(signal.SIGINT)
+    study.wait(lambda: process.poll() == 1, "the end of the first job")
     (training,) = jobs_of(study, "train")
     assert training["NumNodes"] == "2"
     assert training["TresPerJob"] == "gres:gpu:2"
-    assert [run["workers"] for run in study.trained()] == [2]
+    study.cluster.wait(lambda: study.cluster.show(training["JobId"])["JobState"] == "CANCELLED", "its end")
+    assert not study.trained()
+    study.run("--until", "train")
+    assert [(run["workers"], run["resumes"]) for run in study.trained()] == [(1, 1)]
     assert losses(study) == pytest.approx(losses(documented), rel=1e-5)
 
 

@@ -10,31 +10,21 @@ from trm.errors import UserError
 PACKAGE, WANTED = "snakemake-executor-plugin-slurm", ">=2.8,<2.9"
 FUNCTIONS = {
     "get_job_wildcards": "job",
-    "get_submit_command": "job params settings failed_nodes array_job",
-    "set_gres_string": "job",
-    "validate_or_get_slurm_job_id": "job_id output",
-    "validate_slurm_extra": "job",
+    "pending_jobs_for_rule": "dag rule_name",
     "Executor.__init__": "self workflow logger",
     "Executor.__post_init__": "self test_mode",
     "Executor._report_job_error_threadsafe": "self job_info msg",
     "Executor._report_job_submission_threadsafe": "self job_info",
-    "Executor._submit_array_jobs": "self jobs",
-    "Executor._submit_job": "self job",
     "Executor.cancel": "self",
     "Executor.cancel_jobs": "self active_jobs",
     "Executor.check_active_jobs": "self active_jobs",
     "Executor.get_account_arg": "self job",
-    "Executor.get_partition_arg": "self job",
     "Executor.run_array_jobs": "self jobs",
     "Executor.run_job": "self job",
-    "Executor.run_jobs": "self jobs",
     "Executor.shutdown": "self",
 }
 """Parameters of each function."""
-ATTRIBUTES = (
-    *("_failed_nodes", "_fallback_partition", "_submitted_job_clusters"),
-    *("array_jobs", "max_array_size", "run_uuid", "slurm_logdir"),
-)
+ATTRIBUTES = ("_fallback_partition", "_submitted_job_clusters", "max_array_size", "run_uuid", "slurm_logdir")
 """What `Executor.__post_init__` sets."""
 
 

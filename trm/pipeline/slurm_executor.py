@@ -12,10 +12,8 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +25,7 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from trm.errors import UserError
-from trm.io import write_json
+from trm.io import write_text
 from trm.pipeline.project import Project
 from trm.pipeline.slurm import ask, location
 from trm.pipeline.slurm_causes import FULL, ORDINARY, may_pass, refusal, said, starved, unfit, waiting
@@ -39,7 +37,8 @@ RETURNING = ("NODE_FAIL", "PREEMPTED")  # Slurm may put such a job back into the
 ENDED = ("COMPLETED", "CANCELLED", *FAILED, *RETURNING)
 """In all other states, such as SIGNALING, Slurm still has the job."""
 ARRAYS = Path(".snakemake/slurm_arrays")
-"""One file for each job array, with the outputs of each task. The array's name ends with the name of the file."""
+"""One script for each job array; its first line lists the outputs of each task. The array's name ends with the name
+of the file."""
 LONGER, LONGEST = 1.25, 120.0
 """The pause between polls grows by this factor up to this many seconds, until a job starts or ends: the end of a job
 may go unnoticed for that long."""
@@ -51,6 +50,8 @@ def use_executor(project: Project) -> None:
     Executor.study, Executor.max_minutes = project.study.file.name, settings.max_runtime
     Executor.lost_minutes, Executor.gpus = settings.lost_minutes, settings.gpus
     ExecutorPluginRegistry().plugins["slurm"].executor = Executor
+    # The plugin keeps the jobs of an array back until all that are ready come, which `--jobs` may prevent for ever.
+    plugin.pending_jobs_for_rule = lambda dag, rule: 0
 
 
 class Executor(plugin.Executor):  # type: ignore[misc]
@@ -95,39 +96,22 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     def run_uuid(self, value: str) -> None:
         self._uuid = value
 
-    def run_jobs(self, jobs: list[Any]) -> None:
-        """Submit jobs. The plugin keeps those of an array back until all that are ready come, which `--jobs` may
-        prevent for ever."""
-        arrays: dict[str, list[Any]] = {}
-        for job in jobs:
-            if not job.is_group() and self.array_jobs & {"all", job.rule.name}:
-                arrays.setdefault(job.rule.name, []).append(job)
-            else:
-                self._submit_job(job)
-        for tasks in arrays.values():
-            if len(tasks) > 1:
-                self._submit_array_jobs(tasks)
-            else:
-                self._submit_job(tasks[0])
-
     def run_job(self, job: Any) -> None:
         """Submit a job, or take over that of an earlier controller. Waits while Slurm takes no jobs."""
         with self._watched():
             if job.is_group() and self.max_minutes:
                 set_resource(job, "runtime", min(job.resources["runtime"], self.max_minutes))
             self._enlarge(job)
-            self._submission.name = f"{self.study}.{name_of(job)}"
-            while not self._adopt(job):
-                self._submission.refused = ""
-                super().run_job(job)  # reports its errors
-                if not self._submission.refused:
-                    return
-                self._wait_for_slurm(self._submission.refused)
+            self._run([job])
 
     def run_array_jobs(self, jobs: list[Any]) -> None:
         """The same for arrays."""
         with self._watched():
-            self._run_arrays(jobs)
+            for job in jobs:
+                self._enlarge(job)
+            for tasks in alike(jobs):
+                for first in range(0, len(tasks), self.max_array_size):
+                    self._run(tasks[first : first + self.max_array_size])
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -137,100 +121,85 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         except Exception as error:
             self.workflow.scheduler.executor_error_callback(error)
 
-    def get_account_arg(self, job: Any) -> Iterator[str]:
-        """The option for a job's account. The plugin would ask about it and guess; sbatch knows its default."""
-        account = job.resources.get("slurm_account")
-        yield f" -A {shlex.quote(str(account))}" if account else ""
-
     def _enlarge(self, job: Any) -> None:
         """Give a job that ran out of memory more."""
         if memory := self._memory.get(name_of(job)):
             set_resource(job, "mem_mb", memory)
 
-    def _run_arrays(self, jobs: list[Any]) -> None:
-        """Submit arrays; one that exceeds the limit on jobs is halved."""
-        size = self.max_array_size
-        for job in jobs:
-            self._enlarge(job)
-        arrays = deque(
-            group[first : first + size] for group in alike(jobs) for first in range(0, len(group), size)
-        )
-        while arrays:
-            if not (tasks := [job for job in arrays.popleft() if not self._adopt(job)]):
-                continue
-            try:
-                problem = self._submit_array(tasks)
-            except Exception as error:  # of the plugin: an unknown account, an option that it refuses
-                self.logger.error("An array was not submitted", exc_info=True)
-                problem = f"{type(error).__name__}: {error}"
-            if not problem:
-                continue
-            if FULL.search(problem) and len(tasks) > 1:
-                half = len(tasks) // 2
-                arrays.extendleft((tasks[half:], tasks[:half]))
+    def _run(self, jobs: list[Any]) -> None:
+        """Submit a job, or several as an array; one that exceeds the limit on jobs is halved."""
+        while jobs := [job for job in jobs if not self._adopt(job)]:
+            if not (problem := self._submit(jobs)):
+                return
+            if FULL.search(problem) and len(jobs) > 1:
+                half = len(jobs) // 2
+                self._run(jobs[:half])
+                jobs = jobs[half:]
             elif may_pass(problem):
                 self._wait_for_slurm(problem)
-                arrays.appendleft(tasks)
             else:
-                for job in tasks:
-                    self._report_job_error_threadsafe(SubmittedJobInfo(job), problem)
+                return self._refuse(jobs, problem)
 
-    def _submit_array(self, jobs: list[Any]) -> str:
-        """Submit one array; returns a problem or an empty text. In the plugin's own arrays all tasks check the outputs
-        of the first."""
-        first, settings = jobs[0], self.workflow.executor_settings
-        logs = Path(self.slurm_logdir) / f"rule_{first.name}"
-        logs.mkdir(parents=True, exist_ok=True)
-        plugin.validate_slurm_extra(first)
+    def _submit(self, jobs: list[Any]) -> str:
+        """Submit one job, or an array; returns a problem or an empty text."""
+        now = self._submission
+        now.problem, now.jobs, now.options, now.script = "", jobs, "", ""
+        now.name = f"{self.study}.{name_of(jobs[0])}"
+        if len(jobs) > 1:
+            self._make_array(jobs)
+        super().run_job(jobs[0])
+        return now.problem
+
+    def _make_array(self, jobs: list[Any]) -> None:
+        """Write the command of each task. In the plugin's own arrays all tasks check the outputs of the first."""
         names = [name_of(job) for job in jobs]
-        array = digest(names)
-        ARRAYS.mkdir(parents=True, exist_ok=True)
-        write_json(ARRAYS / f"{array}.json", names)
-        parameters = {
-            "run_uuid": f"{self.study}.{first.name}.{array}",
-            "slurm_logfile": logs / "%A_%a.log",
-            "comment_str": f"rule_{first.name}",
-            "account": next(self.get_account_arg(first)),
-            "partition": self.get_partition_arg(first),
-            "workdir": self.workflow.workdir_init,
-        }
-        call = plugin.get_submit_command(
-            first, parameters, settings=settings, failed_nodes=self._failed_nodes
-        )
-        call += f"{plugin.set_gres_string(first)} --array=1-{len(jobs)} /dev/stdin"
+        array, now, rule = digest(names), self._submission, jobs[0].name
         tasks = "".join(f"{task}) {self.format_job_exec(job)};;\n" for task, job in enumerate(jobs, 1))
-        script = f"#!/bin/sh\ncase $SLURM_ARRAY_TASK_ID in\n{tasks}esac\n"
-        done = subprocess.run(call, shell=True, input=script, capture_output=True, text=True, check=False)
-        if done.returncode:
-            return done.stderr.strip() or f"exit code {done.returncode}"
-        number = plugin.validate_or_get_slurm_job_id(done.stdout.strip().split(";")[0], done.stdout)
-        self.logger.info(f"Slurm job {number} is an array of {len(jobs)} jobs of rule {first.name}.")
-        for task, job in enumerate(jobs, 1):
-            self._hand_over(job, f"{number}_{task}")
-        return ""
+        ARRAYS.mkdir(parents=True, exist_ok=True)
+        path = (ARRAYS / f"{array}.sh").resolve()
+        write_text(path, f"# {json.dumps(names)}\ncase $SLURM_ARRAY_TASK_ID in\n{tasks}esac\n")
+        now.name, now.script = f"{self.study}.{rule}.{array}", f"sh {shlex.quote(str(path))}"
+        logs = Path(self.slurm_logdir) / f"rule_{rule}" / "%A_%a.log"
+        now.options = f" --array=1-{len(jobs)} --output={shlex.quote(str(logs))}"
 
-    def _hand_over(self, job: Any, number: str, **aux: float) -> None:
-        """Watch the Slurm job `number` as `job`."""
-        info = SubmittedJobInfo(
-            job, external_jobid=number, aux={"slurm_logfile": self._logfile(job, number), **aux}
-        )
-        self._report_job_submission_threadsafe(info)
+    def format_job_exec(self, job: Any) -> str:
+        """The command of a job, or of the array that is submitted."""
+        return getattr(self._submission, "script", "") or str(super().format_job_exec(job))
 
-    def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
-        if may_pass(msg):
-            self._submission.refused = msg
-            return
-        sentence, final = refusal(msg)
-        if final:
-            give_up(job_info.job)
-        super()._report_job_error_threadsafe(job_info, sentence)
+    def get_account_arg(self, job: Any) -> Iterator[str]:
+        """The options for a job's account and array. The plugin would ask about accounts and guess; sbatch knows its
+        default."""
+        account = job.resources.get("slurm_account")
+        yield (f" -A {shlex.quote(str(account))}" if account else "") + self._submission.options
 
     def _report_job_submission_threadsafe(self, job_info: Any) -> None:
-        job_info.aux.setdefault("since", time.time())
-        self._live[job_info.external_jobid] = job_info
+        number, jobs = job_info.external_jobid, self._submission.jobs
+        if len(jobs) == 1:
+            return self._watch(jobs[0], number)
+        self.logger.info(f"Slurm job {number} is an array of {len(jobs)} jobs of rule {jobs[0].name}.")
+        for task, job in enumerate(jobs, 1):
+            self._watch(job, f"{number}_{task}")
+
+    def _watch(self, job: Any, number: str, since: float | None = None) -> None:
+        """Watch the Slurm job `number`, submitted at `since` (default: now), as `job`."""
+        since = time.time() if since is None else since
+        info = SubmittedJobInfo(
+            job, external_jobid=number, aux={"slurm_logfile": self._logfile(job, number), "since": since}
+        )
+        self._live[number] = info
         if self._closing.is_set():  # `cancel` may have looked before
-            self.cancel_jobs([job_info])
-        super()._report_job_submission_threadsafe(job_info)
+            self.cancel_jobs([info])
+        super()._report_job_submission_threadsafe(info)
+
+    def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
+        self._submission.problem = msg
+
+    def _refuse(self, jobs: list[Any], problem: str) -> None:
+        sentence, final = refusal(problem)
+        for job in jobs:
+            if final:
+                give_up(job)
+            super()._report_job_error_threadsafe(SubmittedJobInfo(job), sentence)
 
     def _wait_for_slurm(self, problem: str) -> None:
         self._once(f"Slurm takes no more jobs for now ({said(problem)}): waiting")
@@ -291,7 +260,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                         self.logger.info(
                             f"Job {job.jobid} is Slurm job {number} already, from an earlier start."
                         )
-                        self._hand_over(job, number, since=0.0)
+                        self._watch(job, number, since=0.0)
                     return bool(number)
             self._once("Slurm does not answer: jobs wait to be submitted")
             self._pause()
@@ -313,8 +282,10 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             if os.path.realpath(folder) != os.path.realpath(self.workflow.workdir_init):
                 continue
             if task := number.partition("_")[2]:
-                path = ARRAYS / f"{made.rpartition('.')[2]}.json"
-                made = json.loads(path.read_text())[int(task) - 1] if path.exists() else ""
+                path = ARRAYS / f"{made.rpartition('.')[2]}.sh"
+                made = (
+                    json.loads(path.read_text().splitlines()[0][2:])[int(task) - 1] if path.exists() else ""
+                )
             if made:
                 found[made] = number
             else:
