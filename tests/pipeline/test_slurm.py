@@ -199,7 +199,7 @@ class Submitting(Executor):
         say = lambda text, **rest: print(text)  # noqa: E731
         self.logger = SimpleNamespace(**dict.fromkeys(("debug", "info", "warning", "error"), say))
         self._failed_nodes, self._submitted_job_clusters = set(), set()
-        self._main_event_loop = self._partitions = None
+        self._main_event_loop = self._partitions = self._uuid = None
         self.submitted, self.failed, self.succeeded, self.states = {}, [], [], {}
 
     def report_job_submission(self, info):

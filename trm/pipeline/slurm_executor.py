@@ -148,7 +148,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if len(jobs) > 1:
             self._make_array(jobs)
         super().run_job(jobs[0])
-        return now.problem
+        return str(now.problem)
 
     def _make_array(self, jobs: list[Any]) -> None:
         """Write the command of each task. In the plugin's own arrays all tasks check the outputs of the first."""
@@ -164,7 +164,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
     def format_job_exec(self, job: Any) -> str:
         """The command of a job, or of the array that is submitted."""
-        return getattr(self._submission, "script", "") or str(super().format_job_exec(job))
+        return str(getattr(self._submission, "script", "") or super().format_job_exec(job))
 
     def get_account_arg(self, job: Any) -> Iterator[str]:
         """The options for a job's account and array. The plugin would ask about accounts and guess; sbatch knows its
