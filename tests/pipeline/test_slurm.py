@@ -240,10 +240,6 @@ def submitted(number="7"):
 
 def test_arrays_take_the_jobs_that_snakemake_gives(executor, monkeypatch):
     """More are ready, but `--jobs` lets in only these: the plugin would wait for the others."""
-    monkeypatch.setattr(slurm_executor.plugin, "pending_jobs_for_rule", None)  # restored afterwards
-    settings = SimpleNamespace(max_runtime=240, lost_minutes=10, gpus=1)
-    study = SimpleNamespace(file=SimpleNamespace(name="small"))
-    slurm_executor.use_executor(SimpleNamespace(settings=settings, study=study))
     monkeypatch.setattr(
         Submitting, "_submit_job", lambda self, job: self.submitted.update({job.jobid: "alone"})
     )

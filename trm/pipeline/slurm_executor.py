@@ -50,8 +50,6 @@ def use_executor(project: Project) -> None:
     Executor.study, Executor.max_minutes = project.study.file.name, settings.max_runtime
     Executor.lost_minutes, Executor.gpus = settings.lost_minutes, settings.gpus
     ExecutorPluginRegistry().plugins["slurm"].executor = Executor
-    # The plugin keeps the jobs of an array back until all that are ready come, which `--jobs` may prevent for ever.
-    plugin.pending_jobs_for_rule = lambda dag, rule: 0
 
 
 class Executor(plugin.Executor):  # type: ignore[misc]
@@ -80,6 +78,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             problem = unfit(self.gpus)
         except UserError as error:
             raise ApiError(str(error)) from None  # printed without a place in the code
+        # The plugin keeps the jobs of an array back until all that are ready come, which `--jobs` may prevent for ever.
+        plugin.pending_jobs_for_rule = lambda dag, rule_name: 0
         super().__init__(workflow, logger)
         self._fallback_partition = ""  # sbatch knows its default; the plugin would ask
         if problem:
