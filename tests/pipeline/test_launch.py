@@ -163,7 +163,7 @@ def test_set_reaches_the_runs_and_a_dry_run_says_what_they_cost(fresh):
     assert "3 steps" in result.stdout
     assert re.search(r"^batch +8 +4 ", result.stderr, re.MULTILINE)
     result = launch(fresh, "-n", "bach")
-    assert "no experiment 'bach'; did you mean 'batch'?" in result.stderr
+    assert "no experiment 'bach'; did you mean 'batch'?" in result.stdout
 
 
 def test_one_point_of_an_experiment(fresh):

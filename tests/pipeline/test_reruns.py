@@ -198,11 +198,9 @@ def test_an_unknown_target_is_one_sentence(project, dry):
     path = next((project.folder / "results/runs").glob("*/evaluation-*.json")).relative_to(project.folder)
     result = project.snakemake(*dry, str(path.with_name("evaluation-0123abcd.json")), check=False)
     assert result.returncode == 1
-    (sentence,) = result.stderr.splitlines()[-1:]
-    name = f"{path.parent.name}/evaluation-"
-    start = f"config/laptop.yaml has no run or evaluation '{name}0123abcd.json'; did you mean '{name}"
-    assert sentence.startswith(start)
-    assert "Traceback" not in result.stdout + result.stderr
+    said, name = result.stdout + result.stderr, f"{path.parent.name}/evaluation-"
+    assert f"\nconfig/laptop.yaml has no run or evaluation '{name}0123abcd.json'; did you mean '{name}" in said
+    assert "Traceback" not in said
 
 
 def test_a_failed_run_leaves_a_partial_report_beside_the_whole_one(project):
