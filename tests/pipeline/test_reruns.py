@@ -199,7 +199,7 @@ def test_an_unknown_target_is_one_sentence(project, dry):
     result = project.snakemake(*dry, str(path.with_name("evaluation-0123abcd.json")), check=False)
     assert result.returncode == 1
     said, name = result.stdout + result.stderr, f"{path.parent.name}/evaluation-"
-    assert f"\nconfig/laptop.yaml has no run or evaluation '{name}0123abcd.json'; did you mean '{name}" in said
+    assert f"has no run or evaluation '{name}0123abcd.json'; did you mean '{name}" in said
     assert "Traceback" not in said
 
 
