@@ -306,6 +306,6 @@ def test_hosts_that_do_not_hear_each_other_are_said(guarded):
 def test_a_dead_host_does_not_keep_the_pod(guarded):
     one = guarded({"a": {}}, **{"tpu-lease": 43200, "tpu-idle-delete": 0.5})
     assert one.command("up")[0] == 0
-    until(lambda: '"heard": 3' in one.pod.hosts[0].enter("cat", "/run/snakemake-tpu/guard.json").stdout)
+    until(lambda: '"heard": 4' in one.pod.hosts[0].enter("cat", "/run/snakemake-tpu/guard.json").stdout)
     one.pod.hosts[1].kill()
     until(lambda: "REST DeleteQueuedResource" in one.pod.api.calls)

@@ -4,7 +4,6 @@
     status    state and health, load and memory of each host, running jobs
     ssh       log in to a host, or run a command there:  ssh [RANK] [-- COMMAND ...]
               or pass options to ssh:                    ssh [RANK] -- -N -L 6006:localhost:6006
-    logs      show a job's log as it grows:              logs JOB [RANK]
     stop      stop a job on the pod:                     stop JOB
     down      delete the pod, unless somebody uses it (--force: anyway)
 
@@ -32,9 +31,8 @@ from .errors import COMMAND, PodError, Unreachable, red
 from .guarding import guard_in_words, guard_trouble
 from .lifecycle import Pod, PodManager
 from .settings import ExecutorSettings, common_settings
-from .worker.tasks import TASK_NAME
 
-COMMANDS = ("up", "status", "ssh", "logs", "stop", "down")
+COMMANDS = ("up", "status", "ssh", "stop", "down")
 
 
 def parse(arguments: list[str]) -> tuple[Any, ExecutorSettings]:
@@ -92,7 +90,7 @@ class Cli:
             return await getattr(self, self.args.command)() or 0
         finally:
             # Above all after an error, such as hosts that do not answer.
-            if left := await self.manager.close(report=self.args.command not in ("ssh", "logs")):
+            if left := await self.manager.close(report=self.args.command != "ssh"):
                 self.say(left)
 
     async def _existing(self) -> Pod:
@@ -146,39 +144,16 @@ class Cli:
         )
         return await process.wait()
 
-    async def logs(self) -> int:
-        pod = await self._existing()
-        rank = int(self.args.words[1]) if len(self.args.words) > 1 else 0
-        found = [task for task in self._named(pod) if task.get("rank", 0) == rank]
-        if not found:
-            raise PodError(
-                f"No rank {rank} of {self.args.words[0]} is on the pod; ended jobs' logs are here."
-            )
-        task = max(found, key=lambda task: task["launch"])
-        folder = shlex.quote(f"{self.settings.folder}/tasks/{task['task']}")
-        command = f"exec tail -n +1 -f --pid=$(cat {folder}/pid) {folder}/log"
-        connection = await pod.ssh.connect(pod.workers[task["host"]].host, command)
-        try:
-            while block := await connection.process.stdout.read(1 << 16):
-                sys.stdout.buffer.write(block)
-                sys.stdout.flush()
-        finally:
-            await connection.close()
-        return 0
-
-    def _named(self, pod: Pod) -> list[dict[str, Any]]:
-        if not self.args.words or not TASK_NAME.fullmatch(self.args.words[0]):
-            raise PodError("Name a job as `status` shows it, such as train-0123456789ab.")
-        return [task for task in pod.found() if task.get("slot") == self.args.words[0]]
-
     async def stop(self) -> None:
-        pod = await self._existing()
-        found = [task for task in self._named(pod) if task["state"] == "running"]
+        if not self.args.words:
+            raise PodError("Name a job as `status` shows it, such as train-0123456789ab.")
+        pod, job = await self._existing(), self.args.words[0]
+        found = [task for task in pod.found() if (task.get("slot"), task["state"]) == (job, "running")]
         if not found:
-            raise PodError(f"Nothing of {self.args.words[0]} runs on pod {self.settings.name or ''}.")
+            raise PodError(f"Nothing of {job} runs on pod {self.settings.name or ''}.")
         stops = (pod.workers[task["host"]].stop([task["task"]], self.settings.grace) for task in found)
         await asyncio.gather(*stops)
-        print(f"stopped {len(found)} task(s) of {self.args.words[0]}")
+        print(f"stopped {len(found)} task(s) of {job}")
 
     async def down(self) -> None:
         if (await self.manager.cloud.describe()).is_ready and not self.args.force:
@@ -199,7 +174,7 @@ class Cli:
 
 
 async def run_on_slices(args: Any, slices: list[ExecutorSettings]) -> int:
-    """Run the command on every slice of the pool; ssh, logs and stop on the first slice that succeeds."""
+    """Run the command on every slice of the pool; ssh and stop on the first slice that succeeds."""
     if args.slice is not None:
         if not 0 <= args.slice < len(slices):
             raise PodError(f"The pool has {len(slices)} slices, numbered from 0: no slice {args.slice}.")
@@ -213,7 +188,7 @@ async def run_on_slices(args: Any, slices: list[ExecutorSettings]) -> int:
                 print(result, file=sys.stderr)
             elif isinstance(result, BaseException):
                 raise result
-            elif args.command in ("ssh", "logs", "stop"):
+            elif args.command in ("ssh", "stop"):
                 return result
             codes.append(result if isinstance(result, int) else 1)
     return max(codes)

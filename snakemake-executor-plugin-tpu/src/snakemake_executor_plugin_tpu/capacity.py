@@ -31,13 +31,13 @@ class Capacity:
         """Return the state of the pod once it is ready; create it or replace a lost one, if the profile allows it.
 
         `existed`: the pod was up in this call, so it is not created again if somebody has deleted it since.
-        Raises CloudError if the API or the profile refuses, or after tpu-queue-timeout seconds.
+        Raises CloudError if the API or the profile refuses.
         """
         self.granted = self.granted or existed
-        self.begin = self.reported_at = time.monotonic()
+        self.reported_at = time.monotonic()
         self.since, self.reported, self.operation = clock(), "", None
         pause, most = self.cloud.poll_seconds
-        retry, failure, timeout = 0.0, None, self.settings.queue_timeout
+        retry, failure = 0.0, None
         while True:
             if self.operation is not None and await self.cloud.is_done(self.operation):
                 failure = self.cloud.failure_of(self.operation)
@@ -60,12 +60,6 @@ class Capacity:
                     await self.cloud.delete(lambda state: state.is_lost)
                 failure = await self._ask()
                 existed, pause = False, self.cloud.poll_seconds[0]
-            if timeout and time.monotonic() - self.begin > timeout:
-                await self.withdraw()
-                raise CloudError(
-                    f"TPU pod {self.cloud.name} was not ready after {timeout:.0f} s ({state}): zone "
-                    f"{self.settings.zone} has no capacity now. Raise tpu-queue-timeout to wait longer."
-                )
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, most)
 

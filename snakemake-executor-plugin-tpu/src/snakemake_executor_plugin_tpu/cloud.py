@@ -103,10 +103,8 @@ def guard_metadata(settings: ExecutorSettings) -> dict[str, str]:
 
 def valid_seconds(settings: ExecutorSettings) -> int:
     """Return after how long a queued request expires, since its controller may have ended."""
-    seconds = settings.queue_timeout or QUEUE_SECONDS
-    if settings.end:
-        seconds = min(seconds, int(settings.end_time() - time.time()))
-    return max(1, seconds)
+    left = settings.end_time() - time.time() if settings.end else QUEUE_SECONDS
+    return int(max(1, min(left, QUEUE_SECONDS)))
 
 
 class TpuCloud:

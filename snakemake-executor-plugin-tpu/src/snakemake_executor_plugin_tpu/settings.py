@@ -54,7 +54,6 @@ class ExecutorSettings(ExecutorSettingsBase):
     internal_ips: bool = _setting(False, "Give the hosts no external addresses and use the internal ones.")
     service_account: str | None = _named(None, "Service account that the hosts act as.")
     labels: str = _setting("", "Labels of the pod, 'key=value key=value', which appear on the bill.")
-    queue_timeout: int = _setting(0, "Seconds to wait for capacity; 0: no limit.")
     idle_delete: float = _setting(30.0, "Idle minutes until a pod created here deletes itself; 0: never.")
     prices: str = _setting("", "What a chip costs you, in USD per hour, 'v4=3.22 v5litepod=1.2'.")
     end: str | None = _setting(None, "UTC date (2026-12-31T18:00) when a pod created here deletes itself.")
