@@ -40,11 +40,14 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory) -> Path:
+def data(once) -> Path:
     """The data set of all studies, made once without Slurm."""
-    project = new_project(tmp_path_factory.mktemp("data"), study(steps=1))
-    project.snakemake("--config", "scale=gpu", "--cores", "1", "--until", "dataset")
-    return project.folder / "results"
+
+    def make(folder: Path) -> None:
+        words = ("--config", "scale=gpu", "--cores", "1", "--until", "dataset")
+        new_project(folder, study(steps=1)).snakemake(*words)
+
+    return once("slurm-data", make) / "results"
 
 
 def study(steps: int, seeds: int = 1, **runtime: float) -> dict:
