@@ -22,7 +22,7 @@ from scipy.special import expit, logit
 
 from benchmarks.frame import finish, parser
 from trm.analysis.fits.forms import Array
-from trm.analysis.fits.regime import COLUMNS, REGIME, regime
+from trm.analysis.fits.recurring import COLUMNS, RECURRING, recurring
 from trm.analysis.specs import FitSpec
 from trm.analysis.tables import Table
 
@@ -52,7 +52,7 @@ def of_form(name: str) -> Truth:
         if name.endswith("data"):
             d = rng.uniform(0.05, 0.3)
             k, more = k - d * np.log(1000), [d]
-        return np.asarray(REGIME[name].log_value(np.array([[k, b, a, *more]]), x)[0])
+        return np.asarray(RECURRING[name].log_value(np.array([[k, b, a, *more]]), x)[0])
 
     return value
 
@@ -68,7 +68,10 @@ def sums(cut: float) -> Truth:
     return value
 
 
-TRUTHS = {name: of_form(name) for name in REGIME} | {"sum, cut at 1": sums(1.0), "sum, cut at 3": sums(3.0)}
+TRUTHS = {name: of_form(name) for name in RECURRING} | {
+    "sum, cut at 1": sums(1.0),
+    "sum, cut at 3": sums(3.0),
+}
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,8 @@ def study(truth: Truth, seed: int, noise: float) -> Result:
     )
     rows = rows.assign(series="", policy="fixed", main=True)
     table = Table(rows, pd.DataFrame(), {"experiment": "simulated"})
-    group = regime(
-        table, FitSpec(form="regime", x=COLUMNS[0], second=COLUMNS[1], until=3e14, level=0.9, bootstrap=200)
-    )
+    spec = FitSpec(form="recurring_data", x=COLUMNS[0], second=COLUMNS[1], until=3e14, bootstrap=200)
+    group = recurring(table, spec)
     place = group["places"][0]
     best = min(group["forms"], key=lambda name: group["forms"][name]["aicc"])
     near = (width == 64) & (puzzles == 1000)

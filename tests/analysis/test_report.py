@@ -273,7 +273,9 @@ def test_damaged_tables_and_fits_are_named(spec: dict[str, Any], tmp_path: Path)
         "t.csv was changed, damaged or replaced since it was written: delete it and repeat the command"
         in said
     )
-    assert "f.json is not a fit: delete it and repeat the command" in said
+    assert (
+        "f.json is damaged or of another version (no groups, spec): delete it and repeat the command" in said
+    )
 
 
 def test_without_a_browser_there_is_no_pdf_and_a_sentence(

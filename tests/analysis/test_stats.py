@@ -17,9 +17,7 @@ from trm.analysis.stats import (
     frontier,
     holm,
     interaction,
-    logged_noise_scale,
     mean,
-    noise_scale,
     paired,
     pooled_log_intervals,
     share,
@@ -37,8 +35,8 @@ from trm.analysis.words import (
     memory,
     number,
     percent,
-    place,
     points,
+    setting_in_words,
     value_name,
 )
 
@@ -90,23 +88,6 @@ def test_the_frontier_is_what_nothing_dominates(points: list[tuple[float, float]
         assert beaten != twin
 
 
-def test_the_noise_scale_comes_from_logs_or_gradient_norms() -> None:
-    """|G_B|^2 = 0.5 + 200 / B: the scale is 400 puzzles."""
-    steps = np.arange(1, 101)
-    rows = pd.DataFrame({"run": ["a", "b", "c"], "training.batch_size": [32, 128, 512], "seed": 0})
-    curves = pd.concat(
-        pd.DataFrame({"run": run, "step": steps, "train/grad_norm": np.sqrt(0.5 + 200 / batch)})
-        for run, batch in zip(rows["run"], rows["training.batch_size"])
-    )
-    assert [scale for _, scale in noise_scale(rows, curves, "training.batch_size")] == pytest.approx(
-        [400.0] * 3
-    )
-    assert logged_noise_scale(rows, curves, "training.batch_size") == []
-    logged = curves.assign(**{"train/noise_scale": 123.0})
-    found = logged_noise_scale(rows, logged, "training.batch_size")
-    assert [(batch, item.value) for batch, item in found] == [(32, 123.0), (128, 123.0), (512, 123.0)]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -135,10 +116,10 @@ def test_the_noise_scale_comes_from_logs_or_gradient_norms() -> None:
         (estimate(82.4, (8.0, 1277.0)), "82 [8, 1,277]"),
         (estimate(5.3e14, (1.3e11, 1.3e22)), "5.3 × 10¹⁴ [1.3 × 10¹¹, 1.3 × 10²²]"),
         (percent(0.0, (0.0, 0.0)), "0.0 %"),
-        (place("model.layers", 1), "1 layer"),
-        (place("data.augmentations", 50), "51 versions of each puzzle"),
-        (place("model.h_cycles", 2), "outer cycles T = 2"),
-        (place("training.batch_size", 256), "batch size 256"),
+        (setting_in_words("model.layers", 1), "1 layer"),
+        (setting_in_words("data.augmentations", 50), "51 versions of each puzzle"),
+        (setting_in_words("model.h_cycles", 2), "outer cycles T = 2"),
+        (setting_in_words("training.batch_size", 256), "batch size 256"),
         (value_name("adam_atan2"), "Adam-atan2"),
         (value_name(0.999), "0.999"),
         (value_name(50), "50"),

@@ -48,7 +48,6 @@ def figure(**spec):
             figure(kind="agreement", metrics=["train/los"]),
             "unknown metric 'train/los'; did you mean 'train/loss'?",
         ),
-        (figure(kind="ablation", x="training.batch_size", y="steps_to_target"), "use a figure of kind batch"),
         (
             figure(kind="ablation", x="training.batch_size", baseline=5),
             "figure batch: no point has the baseline 5; training.batch_size is 4, 8",

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from trm.analysis.drawing import styled
-from trm.analysis.fits import fit_table
-from trm.analysis.kinds import FIGURE, draw
+from trm.analysis.kinds import FIGURE, fit_and_draw
 from trm.analysis.kinds.common import Drawing
-from trm.analysis.tables import Table, load, merge
+from trm.analysis.tables import Table, load
 from trm.errors import UserError
 from trm.io import read_json
 from trm.study.reading import parse
@@ -63,8 +62,5 @@ class Results:
         """Draw a figure from its spec, fitting what it needs."""
         wanted = parse(FIGURE, spec, "figure")
         tables = [self.table(name) for name in wanted.experiments(experiment)]
-        fits = []
-        for fit in wanted.fits(experiment):
-            fits.append(fit_table(merge([self.table(name) for name in fit.experiments]), fit))
         with styled():
-            return Picture(draw(wanted, tables, fits))
+            return Picture(fit_and_draw(wanted, experiment, tables))

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trm.errors import UserError
-from trm.io import read_json
-from trm.study.records import AGAIN, check_checksum, check_name, check_seal
+from trm.study.records import AGAIN, check_checksum, check_name, read_record
 
 if TYPE_CHECKING:
     from trm.analysis.tables import Table
@@ -33,11 +32,9 @@ def check_origin(path: Path, document: dict[str, Any], tables: Sequence[Table]) 
 
 def read_fit(path: str | Path, tables: Sequence[Table] = ()) -> dict[str, Any]:
     """The content of a fit.json. UserError: missing, damaged, another fit's, or not made from these tables."""
-    path, fit = Path(path), read_json(path)
-    if not isinstance(fit, dict) or not {"spec", "groups"} <= set(fit):
-        raise UserError(f"{path} is not a fit: {AGAIN}")
+    path = Path(path)
+    fit = read_record(path, ("spec", "groups"))
     check_name(path, path.stem, fit.get("name", path.stem))
-    check_seal(path, fit)
     check_origin(path, fit, tables)
     return fit
 
@@ -46,11 +43,8 @@ def read_figure(path: Path, tables: Sequence[Table] = ()) -> dict[str, Any]:
     """The words and numbers beside a figure (path of any of its files), after comparing its PDF and PNG with their
     checksums. UserError: missing, damaged, another figure's, or not made from these tables."""
     words = path.with_suffix(".json")
-    facts = read_json(words)
-    if not isinstance(facts, dict):
-        raise UserError(f"{words} is damaged: {AGAIN}")
+    facts = read_record(words)
     check_name(words, words.stem, facts.get("name", words.stem))
-    check_seal(words, facts)
     for end, wanted in facts.get("sha256", {}).items():
         check_checksum(path.with_suffix(end), wanted)
     check_origin(words, facts, tables)

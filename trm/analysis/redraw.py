@@ -14,8 +14,7 @@ from textwrap import fill
 from typing import Any
 
 from trm.analysis.drawing import save, styled
-from trm.analysis.fits import fit_table
-from trm.analysis.kinds import FIGURE, draw
+from trm.analysis.kinds import FIGURE, fit_and_draw
 from trm.analysis.quotes import quoted
 from trm.analysis.report.contents import Grid
 from trm.analysis.report.grids import results_grid
@@ -46,9 +45,8 @@ def redraw(results: Path, out: Path) -> list[Path]:
         for name, fields in read_json(path).items():
             target = out / f"{name}.pdf"
             spec = parse(FIGURE, fields, f"{path}: {name}")
-            fits = [fit_table(table, fit) for fit in spec.fits(table.experiment)]
             with styled():
-                save(draw(spec, [table], fits), target)
+                save(fit_and_draw(spec, table.experiment, [table]), target)
             drawn.append(target)
     return drawn
 

@@ -19,6 +19,13 @@ Scalar = bool | int | float | str | None
 Form = Literal["constant", "power_law", "power_law_floor", "exponential", "sigmoid"]
 """constant: e = E; power_law: e = A x^-a; power_law_floor: e = E + A x^-a; its rivals: exponential e = E + A exp(-x/s)
 and sigmoid e = E + A / (1 + (x/m)^k), m within the data."""
+Surface = Literal["joint", "repeated_data", "recurring_data"]
+VARIABLES: dict[str, tuple[str, ...]] = {
+    "joint": ("parameters", "train_flops"),
+    "repeated_data": ("data.train_puzzles", "data.augmentations"),
+    "recurring_data": ("train_flops", "parameters", "data.train_puzzles"),
+}
+"""Laws of several variables, and these."""
 
 
 def _known(what: str, names: tuple[str, ...]) -> AfterValidator:
@@ -43,7 +50,7 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class Place(Spec):
+class PredictedRun(Spec):
     """A run that a law predicts."""
 
     label: str
@@ -61,47 +68,40 @@ class FitSpec(Spec):
 
     experiments: tuple[str, ...] = ()
     """Experiments whose tables are read together; empty: every table given."""
-    form: (
-        Form | Literal["auto", "repeated_data", "joint", "critical_batch", "optimum", "isoflop", "regime"]
-    ) = "auto"
-    """The law. auto: the best of `forms`. repeated_data: Muennighoff et al. 2023 with U = `x` and R = `second`;
-    joint: E + A N^-a + B C^-b with N = `x`, C = `second`; critical_batch: S = Smin (1 + B*/B); optimum: the best `x`
-    for every `second`, then a power law of it; isoflop: the same by a parabola through every `x` of a budget; regime:
-    sigmoids of compute and size over a floor of the data, averaged (trm/analysis/fits/regime.py)."""
-    forms: tuple[Form, ...] = ("constant", "power_law", "power_law_floor")
-    """Forms that may be shown (laws of one variable); those that a power law must exclude are always compared."""
+    form: Form | Surface | Literal["auto", "critical_batch", "optimum", "isoflop"] = "auto"
+    """The law. auto: the best of a constant and the power laws; repeated_data: Muennighoff et al. 2023 with U = `x` and
+    R = `second`; joint: E + A N^-a + B C^-b with N = `x`, C = `second`; recurring_data: sigmoids of compute and size
+    over a floor of the data, averaged (trm/analysis/fits/recurring.py); critical_batch: S = Smin (1 + B*/B); optimum:
+    the best `x` for every `second`, then a power law of it; isoflop: the same by a parabola through every `x` of a
+    budget."""
     x: Column = "data.train_puzzles"
     """The law's variable."""
     y: Metric = "error"
     """What is fitted, in log space."""
     second: Column | None = None
-    """Second variable of repeated_data, joint and optimum."""
+    """Second variable of all forms with several."""
     hue: Column | None = None
     """One fit for each value of this column."""
     where: Where = {}
     """Only rows with these values."""
-    delta: Annotated[float, Field(gt=0)] | None = None
-    """Huber threshold in log units; null: 1.35 times the pooled seed spread."""
     bootstrap: Annotated[int, Field(ge=1)] = 1000
     """Refits of the hierarchical bootstrap."""
-    level: Fraction = 0.95
-    """Two-sided level of every interval."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the bootstrap."""
     target: Fraction | None = None
-    """Accuracy whose cost the fit also answers (for batch laws: whose steps are counted)."""
+    """Accuracy whose cost the fit also answers."""
     best: bool = False
     """Fit only the grid points on the lower envelope: those with the best error for any `x`."""
     at: Annotated[float, Field(gt=0)] | None = None
     """Value of `x` at which the law is also evaluated, with its interval."""
     until: Annotated[float, Field(gt=0)] | None = None
-    """regime: most training FLOPs of a run that is fitted; the runs beyond are predicted."""
-    places: tuple[Place, ...] = ()
-    """regime: further runs to predict."""
+    """recurring_data: most training FLOPs of a run that is fitted; the runs beyond are predicted."""
+    places: tuple[PredictedRun, ...] = ()
+    """recurring_data: further runs to predict."""
 
     @model_validator(mode="after")
     def _second(self) -> FitSpec:
-        if self.form in ("repeated_data", "joint", "optimum", "isoflop") and not self.second:
+        if self.form in (*VARIABLES, "optimum", "isoflop") and not self.second:
             raise ValueError(f"form={self.form} needs `second`, its second variable")
         return self
 
@@ -145,7 +145,7 @@ class Figure(Spec):
         if self.name:
             return self.name
         parts = [self.kind]
-        for field in ("x", "y", "metric", "hue", "by"):
+        for field in ("form", "x", "y", "metric", "hue", "by"):
             value = getattr(self, field, None)
             default = type(self).model_fields[field].default if field in type(self).model_fields else None
             if isinstance(value, str) and (value != default or field == "x"):

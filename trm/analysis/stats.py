@@ -1,8 +1,4 @@
-"""Statistics that figures, fits and the report share: intervals, tests, frontiers, batch size.
-
-Batch size after McCandlish et al. 2018, arXiv 1812.06162: the tradeoff (eq. 2.11) reads S = Smin (1 + B*/B),
-E = Emin (1 + B/B*) with E = S B, so that B* = Emin / Smin; the simple noise scale (eq. 2.9) is tr(Sigma) / |G|^2.
-"""
+"""Statistics that figures, fits and the report share: intervals, tests, frontiers."""
 
 from __future__ import annotations
 
@@ -73,7 +69,7 @@ def share(values: np.ndarray | pd.Series | list[float], puzzles: float) -> Mean:
     return Mean(seeds.value, (seeds.value - below, seeds.value + above), seeds.n).clipped(0.0, 1.0)
 
 
-def percentiles(values: np.ndarray, level: float) -> np.ndarray:
+def percentiles(values: np.ndarray, level: float = LEVEL) -> np.ndarray:
     """Percentile interval over the first axis: [2, ...]; NaN if there is none."""
     if not len(values):
         return np.full((2, *values.shape[1:]), np.nan)
@@ -192,114 +188,6 @@ def frontier(cost: np.ndarray, value: np.ndarray, *, tolerance: float = EQUAL_CO
     return np.array(kept, int)
 
 
-# batch size ----------------------------------------------------------------------------------------------------------
-
-
-def first_reach(
-    history: pd.DataFrame, target: float, metric: str = "eval/exact_accuracy", axis: str = "step"
-) -> float | None:
-    """Where a history first reaches `target`, linear between two measurements.
-
-    Args:
-        history: one run's rows, rising in `axis`.
-        target: value of `metric` to reach.
-        metric: column of shares.
-        axis: column that is read off (step, rows, seconds).
-
-    Returns:
-        The place in units of `axis`; None if it is never reached or never measured.
-    """
-    if metric not in history:
-        return None
-    known = history[[axis, metric]].dropna()
-    place, value = known[axis].to_numpy(float), known[metric].to_numpy(float)
-    above = np.flatnonzero(value >= target)
-    if not len(above):
-        return None
-    i = int(above[0])
-    if i == 0 or value[i] == value[i - 1]:
-        return float(place[i])
-    part = (target - value[i - 1]) / (value[i] - value[i - 1])
-    return float(place[i - 1] + part * (place[i] - place[i - 1]))
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a target costs at one batch size, over the seeds that reached it."""
-
-    batch: float
-    steps: Mean
-    rows: Mean
-    flops: Mean
-    reached: int
-    runs: int
-
-
-def costs(rows: pd.DataFrame, curves: pd.DataFrame, target: float, x: str) -> list[Cost]:
-    """Steps, puzzles and FLOPs to the validation accuracy `target`, for each value of column x."""
-    histories = dict(iter(curves.groupby("run", sort=False)))
-    found = []
-    for batch, part in by_number(rows, x):
-        known = [histories[run] for run in part["run"] if run in histories]
-        lines = [[first_reach(run, target, axis=axis) for axis in ("step", "rows", "flops")] for run in known]
-        lines = [line for line in lines if line[0] is not None]
-        steps, offered, flops = (mean(column) for column in np.array(lines, float).reshape(-1, 3).T)
-        found.append(Cost(batch, steps, offered, flops, reached=len(lines), runs=len(part)))
-    return found
-
-
 def by_number(rows: pd.DataFrame, column: str) -> list[tuple[float, pd.DataFrame]]:
     """(number, its rows) for each number in a column, in rising order."""
     return [(float(value), rows[rows[column] == value]) for value in np.unique(rows[column].dropna())]
-
-
-def logged_noise_scale(rows: pd.DataFrame, curves: pd.DataFrame, x: str) -> list[tuple[float, Mean]]:
-    """The noise scale that training measured between micro-batches: median over each run's last half, mean over
-    seeds."""
-    if "train/noise_scale" not in curves:
-        return []
-    medians = {}
-    for run, history in curves.groupby("run", sort=False):
-        known = history["train/noise_scale"].dropna()
-        median = float(known[len(known) // 2 :].median())
-        if median > 0:
-            medians[run] = median
-    means = [
-        (batch, mean([medians.get(run, np.nan) for run in part["run"]])) for batch, part in by_number(rows, x)
-    ]
-    return [(batch, summary) for batch, summary in means if summary.n]
-
-
-def noise_scale(
-    rows: pd.DataFrame, curves: pd.DataFrame, x: str, parts: Sequence[float] = (0.25, 0.5, 0.75)
-) -> list[tuple[float, float]]:
-    """The noise scale from gradient norms at several batch sizes, at equal shares of training.
-
-    |G_B|^2 = |G|^2 + tr(Sigma) / B (appendix A.1): a line in 1/B whose slope over offset is the scale. The runs have
-    drifted apart by then, so this is an estimate of its order only.
-
-    Returns:
-        (share of training, noise scale) where the line has positive slope and offset.
-    """
-    if "train/grad_norm" not in curves or rows[x].nunique() < 3:
-        return []
-    histories = dict(iter(curves.groupby("run", sort=False)))
-    found = []
-    for part in parts:
-        inverse, square = [], []
-        for _, run in rows.iterrows():
-            history = histories.get(run["run"])
-            if history is None:
-                continue
-            norms = history[["step", "train/grad_norm"]].dropna()
-            place = norms["step"] / history["step"].iloc[-1]
-            window = norms[(place - part).abs() <= 0.06]["train/grad_norm"]
-            if len(window):
-                inverse.append(1 / float(run[x]))
-                square.append(float((window**2).mean()))
-        if len(set(inverse)) < 3:
-            continue
-        slope, offset = np.polyfit(inverse, square, 1)
-        if slope > 0 and offset > 0:
-            found.append((part, float(slope / offset)))
-    return found

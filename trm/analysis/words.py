@@ -195,7 +195,7 @@ def point_name(name: Any) -> str:
     return re.sub(r"(?<==)\d[\d.]*e[+-]?\d+", lambda found: compact(float(found[0])), text)
 
 
-def place(column: str, value: Any) -> str:
+def setting_in_words(column: str, value: Any) -> str:
     """One value of a column in a sentence: `batch size 256`, `outer cycles T = 2`, `2 layers`, `the recipe`."""
     if column == "series":
         text = str(value) if isinstance(value, str) and value else ""
@@ -210,7 +210,7 @@ def place(column: str, value: Any) -> str:
 
 def hued(column: str | None, value: Any) -> str:
     """` with ...`: one value of the colours' column, if there is one."""
-    return f" with {place(column, value)}" if column else ""
+    return f" with {setting_in_words(column, value)}" if column else ""
 
 
 def duration(hours: float | None) -> str:

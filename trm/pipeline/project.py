@@ -32,8 +32,6 @@ TARGET = re.compile(
     r"(?:([^/]+/evaluation-[^/]+)|([^/]+)/|([^/.]+)\.)"
 )
 """A file by which Snakemake is asked for what a study makes, and its name there."""
-TO_TARGET = ("steps_to_target", "rows_to_target", "flops_to_target")
-
 
 @dataclass(frozen=True)
 class Project:
@@ -169,12 +167,6 @@ def check_figure(figure: Figure, where: str) -> None:
                 f"{where}: figure {figure.stem}: unknown metric {column!r}{nearest(column, known)}; history.csv has "
                 f"{', '.join(known)}"
             )
-    for panel in (spec, *getattr(spec, "panels", ())):
-        for name in (getattr(panel, "y", None), *getattr(panel, "second", ())):
-            if name in TO_TARGET and spec.kind != "batch":
-                raise UserError(
-                    f"{where}: figure {figure.stem}: {name} needs a target: use a figure of kind batch"
-                )
 
 
 def check_baseline(figure: Figure, experiments: Sequence[ResolvedExperiment], where: str) -> None:

@@ -21,6 +21,7 @@ from trm.study.records import (
     check_checksum,
     check_evaluation,
     check_name,
+    read_record,
     read_training,
     weights_metadata,
 )
@@ -89,9 +90,7 @@ def _run(path: Path, runs: dict[str, dict[str, Any]], unproven: set[str]) -> Non
 
 def _evaluation(path: Path, runs: dict[str, dict[str, Any]], unproven: set[str]) -> None:
     training = runs.get(path.parent.name) or read_training(path.parent, ())
-    document = read_json(path)
-    if not isinstance(document, dict):
-        raise UserError(f"{path} is damaged: {AGAIN}")
+    document = read_record(path)
     check_evaluation(path, document, training)
     if CHECKSUM not in document:
         unproven.add(path.parent.name)

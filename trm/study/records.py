@@ -56,15 +56,23 @@ def check_checksum(path: Path, wanted: str | None, remedy: str = AGAIN) -> None:
         raise UserError(f"{path} {CHANGED}: {remedy}")
 
 
+def read_record(path: Path, keys: Iterable[str] = (), remedy: str = AGAIN) -> dict[str, Any]:
+    """A JSON file of results that holds `keys`, compared with its checksum. UserError: it is missing or damaged, or
+    lacks one."""
+    document = read_json(path)
+    lacking = sorted(set(keys) - set(document)) if isinstance(document, dict) else ["entries"]
+    if lacking:
+        raise UserError(f"{path} is damaged or of another version (no {', '.join(lacking)}): {remedy}")
+    check_seal(path, document, remedy)
+    return dict(document)
+
+
 def read_training(folder: Path, files: Iterable[str] = (HISTORY, WEIGHTS)) -> dict[str, Any]:
     """A run's training.json, compared with the folder's name; and those `files` compared with their checksums in it.
     UserError: something is missing or does not belong to the run."""
-    training = read_json(folder / TRAINING)
     remedy = f"delete {folder} and repeat the command, which trains it again, or put its own files back"
-    if not isinstance(training, dict):
-        raise UserError(f"{folder / TRAINING} is damaged: {remedy}")
+    training = read_record(folder / TRAINING, remedy=remedy)
     check_name(folder / TRAINING, folder.name, training.get("run"), remedy)
-    check_seal(folder / TRAINING, training, remedy)
     for file in files:
         check_checksum(folder / file, training.get("sha256", {}).get(file), remedy)
     return training

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import pandas as pd
+import pytest
+
 from tests.analysis.conftest import Drawn
 from trm.analysis.claims import sentences
-from trm.analysis.kinds.batch import reached
-from trm.analysis.laws import of_fit
-from trm.analysis.stats import Cost, Mean
+from trm.analysis.kinds.batch import noise_scale, reached
+from trm.analysis.laws import claims_of_fit
 
 
 def test_a_doubtful_critical_batch_is_not_claimed() -> None:
-    none = Mean(float("nan"), None, 0)
-    cost = Cost(64.0, Mean(100.0, (90.0, 110.0), 3), none, none, reached=2, runs=3)
-    assert reached(0.8, [cost]) == "Not every seed reaches 80 % at batch size 64 (2 of 3)."
+    rows = pd.DataFrame({"training.batch_size": 64, "steps_to_80": [90.0, 110.0, None]})
+    assert reached(80, rows) == "Not every seed reaches 80 % at batch size 64 (2 of 3)."
     form = {
         "parameters": {"B*": 82.0, "Smin": 562.0},
         "intervals": {"B*": [58.0, 111.0], "Smin": [461.0, 684.0]},
     }
     group = {"chosen": "critical_batch", "forms": {"critical_batch": form}, "doubts": []}
-    fit = {"spec": {"form": "critical_batch", "target": 0.8}, "groups": [group]}
-    assert sentences(of_fit(fit)) == (
+    fit = {"spec": {"form": "critical_batch", "y": "steps_to_80"}, "groups": [group]}
+    assert sentences(claims_of_fit(fit)) == (
         "At the target of 80 %, the critical batch is 82 [58, 111] puzzles, and no batch takes fewer than 562 "
         "[461, 684] steps."
     )
     fit["groups"] = [{**group, "doubts": ["2 points cannot test it"]}]
-    assert "we claim no critical batch: 2 points cannot test it." in sentences(of_fit(fit))
+    assert "we claim no critical batch: 2 points cannot test it." in sentences(claims_of_fit(fit))
+
+
+def test_the_noise_scale_is_the_one_that_training_measured() -> None:
+    rows, curves = pd.DataFrame({"run": ["a", "b"]}), pd.DataFrame({"run": [*"aaaabbbbc"]})
+    assert noise_scale(rows, curves) is None
+    logged = curves.assign(**{"train/noise_scale": [9.0, 9, 100, 100, 9, 9, 400, 400, 7]})
+    assert noise_scale(rows, logged) == pytest.approx(200.0)
 
 
 def test_it_is_drawn(drawn: Drawn) -> None:
     drawing = drawn("batch_size", kind="batch")
     assert "At the target of 80 %, the critical batch is" in drawing.sentence
-    assert "gradient noise scale" in drawing.sentence
+    assert "gradient noise scale" not in drawing.sentence  # one micro-batch a step
     assert "At the recipe, the target of 80 %" in drawn("batch_blocks", kind="batch").sentence

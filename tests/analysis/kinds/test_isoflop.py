@@ -17,7 +17,7 @@ from trm.analysis.drawing import save, styled
 from trm.analysis.fits import fit_table
 from trm.analysis.fits.optimum import best_of
 from trm.analysis.kinds import draw
-from trm.analysis.laws import followed, of_fit
+from trm.analysis.laws import claims_of_fit, followed
 from trm.analysis.specs import FitSpec, TableSpec
 from trm.analysis.tables import Table, collect
 from trm.study.schema import RunConfig
@@ -66,7 +66,7 @@ def test_a_best_width_at_the_edge_of_the_grid_only_bounds_it(tmp_path: Path) -> 
     fit = fit_table(table, figure(kind="isoflop", y="error").fits("isoflop")[0])
     group = fit["groups"][0]
     assert any(item["edge"] for item in group["optima"])
-    assert "too few for a power law" in sentences(of_fit(fit))
+    assert "too few for a power law" in sentences(claims_of_fit(fit))
 
 
 def test_an_optimum_that_the_law_misses_is_named() -> None:
@@ -77,11 +77,11 @@ def test_an_optimum_that_the_law_misses_is_named() -> None:
         {"second": second, "x_interval": [low, high], "edge": False, "doubling": {"value": 0.2}}
         for second, low, high in ((1e10, 0.9, 1.1), (1e12, 9.0, 11.0), (1e14, 70.0, 80.0))
     ]
-    (claim,) = of_fit({"spec": SPEC, "groups": [{"law": law, "optima": optima}]})
+    (claim,) = claims_of_fit({"spec": SPEC, "groups": [{"law": law, "optima": optima}]})
     missed = "The power law lies outside the interval of the best width d at training compute of 10¹⁴ FLOPs."
     assert missed in claim.notes
     optima[-1]["x_interval"] = [90.0, 110.0]
-    (claim,) = of_fit({"spec": SPEC, "groups": [{"law": law, "optima": optima}]})
+    (claim,) = claims_of_fit({"spec": SPEC, "groups": [{"law": law, "optima": optima}]})
     assert "lies outside" not in claim.notes
 
 
@@ -93,7 +93,9 @@ def test_a_law_is_claimed_of_simulated_studies_where_there_is_one(
     bends, width = next(truth[1::2] for truth in isoflop.TRUTHS if truth[::2] == (curvature, exponent))
     laws = 0
     for index in range(10):
-        claim = of_fit({"spec": SPEC, "groups": [isoflop.studied(bends, exponent, width, index, 0.7)]})[0]
+        claim = claims_of_fit(
+            {"spec": SPEC, "groups": [isoflop.studied(bends, exponent, width, index, 0.7)]}
+        )[0]
         laws += bool(claim.sign)
     assert laws >= 7 if claimed else laws <= 1
 
@@ -110,7 +112,7 @@ def test_a_best_width_that_bends_is_no_law() -> None:
     columns = ["model.d_model", "train_flops", "training.steps", "cross_entropy", "run", "seed"]
     frame = pd.DataFrame(rows, columns=columns).assign(finished=True, experiment="isoflop")
     group = best_of(frame, FitSpec(bootstrap=200, **SPEC))
-    (claim,) = of_fit({"spec": SPEC, "groups": [group]})
+    (claim,) = claims_of_fit({"spec": SPEC, "groups": [group]})
     assert claim.value == pytest.approx(0.2, abs=0.05)
     assert claim.against.startswith("between 6.31")
     assert "by a local exponent of 0.2" in claim.text()

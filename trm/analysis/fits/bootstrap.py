@@ -13,6 +13,7 @@ import numpy as np
 from scipy import stats
 
 from trm.analysis.fits.forms import Array
+from trm.analysis.stats import LEVEL
 
 POOL = 0.5
 """Share of draws from the residuals of all points."""
@@ -24,7 +25,6 @@ def resample(
     count: int,
     seed: int,
     *,
-    level: float = 0.95,
     scaled: bool = True,
     pool: float = POOL,
     runs: Sequence[str] = (),
@@ -36,7 +36,6 @@ def resample(
         group: the grid point of each observation [N].
         count: data sets B.
         seed: of the random numbers.
-        level: of the intervals that will be read off.
         scaled: multiply a point's residuals by sqrt(n/(n-1)) and Student's factor.
         pool: share of draws from the residuals of all points; the others are from the point's own.
         runs: the run of each observation [N]. A run with several observations (one for each number of supervision
@@ -49,10 +48,10 @@ def resample(
     rng = np.random.default_rng(seed)
     residuals, means = within(log_y, group, scaled=scaled)
     if len(set(runs)) < len(runs):
-        return means + _whole(residuals, group, np.array(runs), (count, level if scaled else None), rng)
+        return means + _whole(residuals, group, np.array(runs), count, scaled, rng)
     keys, index, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if scaled:
-        residuals *= student_factor(len(log_y), len(keys), level)
+        residuals *= student_factor(len(log_y), len(keys))
     common = residuals[sizes[index] > 1]
     if not len(common):
         return np.repeat(log_y[None], count, axis=0)
@@ -69,12 +68,11 @@ def _whole(
     residuals: Array,
     group: np.ndarray,
     runs: np.ndarray,
-    drawn: tuple[int, float | None],
+    count: int,
+    scaled: bool,
     rng: np.random.Generator,
 ) -> Array:
-    """Residuals [B, N] of whole runs, drawn among the runs that were measured at the same points. `drawn`: data sets,
-    and the level for Student's factor (None: without it)."""
-    count, level = drawn
+    """Residuals [B, N] of whole runs, drawn among the runs that were measured at the same points."""
     alike: dict[tuple[int, ...], list[np.ndarray]] = {}
     for run in np.unique(runs):
         rows = np.flatnonzero(runs == run)
@@ -83,25 +81,23 @@ def _whole(
     found = np.zeros((count, len(residuals)))
     for members in alike.values():
         places = np.array(members)
-        factor = student_factor(len(places), 1, level) if level else 1.0
+        factor = student_factor(len(places), 1) if scaled else 1.0
         picks = rng.integers(0, len(places), (count, len(places)))
         found[:, places] = factor * residuals[places][picks]
     return found
 
 
-def by_seed(
-    log_y: Array, group: np.ndarray, seeds: np.ndarray, count: int, seed: int, level: float = 0.95
-) -> Array:
+def by_seed(log_y: Array, group: np.ndarray, seeds: np.ndarray, count: int, seed: int) -> Array:
     """Bootstrap data sets [B, N] in which every seed moves as a whole, as seeds share their data, order and start over
     grid points: its residuals everywhere times one normal number (the wild cluster bootstrap of Cameron, Gelbach &
     Miller 2008), with Student's factor for as many clusters as there are seeds. One seed: nothing varies."""
     residuals, means = within(log_y, group)
     keys, index = np.unique(seeds, return_inverse=True)
     numbers = np.random.default_rng(seed).standard_normal((count, len(keys)))
-    return np.asarray(means + student_factor(len(keys), 1, level) * numbers[:, index] * residuals)
+    return np.asarray(means + student_factor(len(keys), 1) * numbers[:, index] * residuals)
 
 
-def student_factor(observations: int, points: int, level: float = 0.95) -> float:
+def student_factor(observations: int, points: int, level: float = LEVEL) -> float:
     """Student's quantile over the normal one, for as many degrees of freedom as the pooled seed spread has."""
     tail = 0.5 + level / 2
     freedom = observations - points

@@ -22,12 +22,12 @@ from trm.analysis.stats import percentiles, seed_spread
 from trm.analysis.words import count, listed
 
 LAWS = ("power_law", "power_law_floor")
+SHOWN = ("constant", *LAWS)
+"""Forms of one variable that may be shown."""
 RIVALS = ("exponential", "sigmoid")
 MARGIN = 0.5
 """AICc by which a rival must be worse: so 70 % and more of true laws are claimed, and at most 1 % of any other curve
 (benchmarks/claims.py)."""
-SAME = 0.01
-"""Errors of the held-out point in log units that differ by less count as equal."""
 RATIO = 3.84
 """-2 log likelihood ratio beyond which a form is ruled out: 95 % of chi-squared with one degree."""
 EQUAL = 0.025
@@ -44,7 +44,7 @@ class Fitted:
     u: Array
     scale: Array
     solution: Solution
-    delta: float
+    starts: Array
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -59,28 +59,32 @@ class Fitted:
 
 def fit_form(name: str, data: Data, delta: float) -> Fitted:
     """Fit one form by all starts of its grid."""
-    form = FORMS[name]
-    x = data.x[: form.variables]
-    u, scale = normalise(form, x)
-    solution = solve(form, u, data.log_y[None], delta, form.starts(u, data.y), refine=12)
-    return Fitted(form, u, scale, solution, delta)
+    return fit_values(FORMS[name], data, data.log_y, delta)
 
 
-def aicc(fitted: Fitted, count: int) -> float | None:
+def fit_values(form: Form, data: Data, value: Array, delta: float, weights: Array | None = None) -> Fitted:
+    """Fit a form to `value` [N], what it is the law of: the data's logarithms or logits."""
+    u, scale = normalise(form, data.x[: form.variables])
+    starts = form.starts(u, data.y)
+    weights = None if weights is None else weights[None]
+    return Fitted(
+        form, u, scale, solve(form, u, value[None], delta, starts, refine=12, weights=weights), starts
+    )
+
+
+def aicc(fitted: Fitted) -> float | None:
     """Corrected Akaike criterion with the Huber cost as robust residual sum; None: too few observations.
 
     -2 log L = n log(2 cost / n) of a normal law with fitted variance; Hurvich & Tsai 1989 for the correction.
     """
-    k = len(fitted.form.parameters) + 1
+    k, count = len(fitted.form.parameters) + 1, fitted.u.shape[1]
     if count - k - 1 <= 0:
         return None
     residual = max(2 * float(fitted.solution.cost[0]) / count, 1e-12)
     return count * math.log(residual) + 2 * k + 2 * k * (k + 1) / (count - k - 1)
 
 
-def held_out(
-    name: str, data: Data, delta: float, samples: Array | None = None, level: float = 0.95
-) -> dict[str, Any] | None:
+def held_out(name: str, data: Data, delta: float, samples: Array | None = None) -> dict[str, Any] | None:
     """Fit without the largest point and predict it; None if too few points remain.
 
     Args:
@@ -106,11 +110,11 @@ def held_out(
         "log_error": abs(float(np.log(predicted / y[last]))),
     }
     if samples is not None:
-        starts = np.concatenate([fitted.solution.phi, form.starts(fitted.u, data.y[~largest])])
+        starts = np.concatenate([fitted.solution.phi, fitted.starts])
         refits = solve(form, fitted.u, samples[:, ~largest], delta, starts, refine=2)
         logs = form.log_value(refits.phi, place / fitted.scale[:, None])[:, 0]
         logs = logs + samples[:, largest].mean(axis=1) - data.log_y[largest].mean()
-        found["interval"] = np.exp(percentiles(logs[refits.converged], level)).tolist()
+        found["interval"] = np.exp(percentiles(logs[refits.converged])).tolist()
     return found
 
 
@@ -121,10 +125,8 @@ def enough(form: Form, points: int) -> bool:
 
 def choose(results: dict[str, dict[str, Any]]) -> tuple[str, str]:
     """The form to show, and why: the lowest AICc among those that the points test and that touch no bound; the rivals
-    of a power law are only compared with. `results`: per form its `aicc`, `held_out`, `enough_points`, `at_bound` as in
-    fit.json."""
+    of a power law are only compared with. `results`: per form its `aicc`, `enough_points`, `at_bound`."""
     every, results = results, {name: item for name, item in results.items() if name not in RIVALS} or results
-    lowest = "lowest AICc" + " of a constant and the power laws" * (len(results) < len(every))
     enough_points = [
         name for name, item in results.items() if item["enough_points"] and not item.get("at_bound")
     ]
@@ -133,15 +135,8 @@ def choose(results: dict[str, dict[str, Any]]) -> tuple[str, str]:
     known = [name for name in pool if results[name]["aicc"] is not None]
     if not known:
         return pool[0], "too few runs for AICc"
-    best = min(known, key=lambda name: results[name]["aicc"])
-    outs = {name: results[name]["held_out"]["log_error"] for name in known if results[name]["held_out"]}
-    if outs and best in outs:
-        nearest = min(outs, key=outs.__getitem__)
-        if outs[best] - outs[nearest] < SAME:
-            return best, f"{lowest}; none of these comes nearer to the held-out largest point"
-        nearer = FORM_NAMES.get(nearest, nearest)
-        return best, f"{lowest}; {nearer} comes nearer to the held-out largest point"
-    return best, lowest
+    lowest = " of a constant and the power laws" * (len(results) < len(every))
+    return min(known, key=lambda name: results[name]["aicc"]), f"lowest AICc{lowest}"
 
 
 def doubts(chosen: str, results: dict[str, dict[str, Any]], points: int) -> list[str]:

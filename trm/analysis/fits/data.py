@@ -11,7 +11,7 @@ import pandas as pd
 from trm.analysis.fits.forms import Array
 from trm.analysis.labels import label
 from trm.analysis.specs import FitSpec
-from trm.analysis.stats import first_reach, frontier
+from trm.analysis.stats import frontier
 from trm.analysis.tables import Table
 from trm.analysis.words import count, goal, percent
 from trm.errors import UserError
@@ -74,8 +74,6 @@ def gather(table: Table, spec: FitSpec) -> list[tuple[Any, Data]]:
     be fitted."""
     columns = [name for name in (spec.x, spec.second, spec.hue) if name]
     rows = table.select(spec.where, columns, plain=bool(spec.second))
-    if spec.y == "steps_to_target":
-        rows[spec.y] = reach(table, rows, spec.target or 0.8)
     if not len(rows):
         raise UserError(f"no row of {table.experiment} matches {spec.where}: nothing to fit")
     if spec.second:
@@ -93,14 +91,6 @@ def hue_of(table: Table, spec: FitSpec) -> str | None:
     if spec.hue or spec.second or spec.best:
         return spec.hue
     return table.implied_hue(spec.where, spec.x)
-
-
-def reach(table: Table, rows: pd.DataFrame, target: float, axis: str = "step") -> Array:
-    """Where each row's run first reaches the validation accuracy `target` [N]; NaN: never."""
-    found = {
-        run: first_reach(part, target, axis=axis) for run, part in table.curves.groupby("run", sort=False)
-    }
-    return np.array([found.get(run) or np.nan for run in rows["run"]], dtype=float)
 
 
 def observations(rows: pd.DataFrame, spec: FitSpec) -> Data:
@@ -121,7 +111,7 @@ def observations(rows: pd.DataFrame, spec: FitSpec) -> Data:
     seeds = rows["seed"].to_numpy()
     data = Data(x, y, group.reshape(-1), rows["run"].tolist(), tested, seeds=seeds)
     _exclude(data, ~rows["finished"].to_numpy(bool), "the run did not finish")
-    _exclude(data, ~np.isfinite(y), "not measured" if spec.y != "steps_to_target" else "target not reached")
+    _exclude(data, ~np.isfinite(y), "target not reached" if "_to_" in spec.y else "not measured")
     if spec.form != "repeated_data":
         _exclude(data, (x <= 0).any(axis=0), "not positive: no place on a log axis")
     if is_share:

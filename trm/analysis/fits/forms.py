@@ -98,10 +98,14 @@ def _term(scale: Array, exponent: Array, log_u: Array) -> tuple[Array, Array]:
     return scale[:, None] - drop, -drop
 
 
-def _floor(phi: Array, u: Array) -> tuple[Array, Array]:
+def _powers(phi: Array, u: Array) -> tuple[Array, Array]:
+    """A floor and a power of each variable."""
     one = _ones(phi, u)
-    term, slope = _term(phi[:, 1], phi[:, 2], np.log(u[..., 0, :]))
-    return _sum([(phi[:, :1] * one, [(0, one)]), (term, [(1, one), (2, slope)])], 3)
+    parts = [(phi[:, :1] * one, [(0, one)])]
+    for i in range(1, phi.shape[1], 2):
+        term, slope = _term(phi[:, i], phi[:, i + 1], np.log(u[..., i // 2, :]))
+        parts.append((term, [(i, one), (i + 1, slope)]))
+    return _sum(parts, phi.shape[1])
 
 
 def _exponential(phi: Array, u: Array) -> tuple[Array, Array]:
@@ -115,15 +119,6 @@ def _sigmoid(phi: Array, u: Array) -> tuple[Array, Array]:
     passed = expit(z)
     slopes = [(1, one), (2, k * passed), (3, -z * passed)]
     return _sum([(phi[:, :1] * one, [(0, one)]), (phi[:, 1:2] + log_expit(-z), slopes)], 4)
-
-
-def _joint(phi: Array, u: Array) -> tuple[Array, Array]:
-    one = _ones(phi, u)
-    first, slope = _term(phi[:, 1], phi[:, 2], np.log(u[..., 0, :]))
-    second, fall = _term(phi[:, 3], phi[:, 4], np.log(u[..., 1, :]))
-    return _sum(
-        [(phi[:, :1] * one, [(0, one)]), (first, [(1, one), (2, slope)]), (second, [(3, one), (4, fall)])], 5
-    )
 
 
 def _repeated(phi: Array, u: Array) -> tuple[Array, Array]:
@@ -212,14 +207,12 @@ def _batch_starts(u: Array, y: Array) -> Array:
     return np.column_stack([np.log(scale), np.log(ratio)])
 
 
-def _floor_public(phi: Array, g: Array) -> Array:
-    a = np.exp(phi[:, 2])
-    return np.column_stack([np.exp(phi[:, 0]), np.exp(phi[:, 1] + a * np.log(g[0])), a])
-
-
-def _joint_public(phi: Array, g: Array) -> Array:
-    b = np.exp(phi[:, 4])
-    return np.column_stack([_floor_public(phi, g), np.exp(phi[:, 3] + b * np.log(g[1])), b])
+def _powers_public(phi: Array, g: Array) -> Array:
+    columns = [np.exp(phi[:, 0])]
+    for i in range(1, phi.shape[1], 2):
+        a = np.exp(phi[:, i + 1])
+        columns += [np.exp(phi[:, i] + a * np.log(g[i // 2])), a]
+    return np.column_stack(columns)
 
 
 FORMS: dict[str, Form] = {
@@ -237,7 +230,7 @@ FORMS: dict[str, Form] = {
         _power_starts,
         lambda phi, g: np.column_stack([np.exp(phi[:, 0] + phi[:, 1] * np.log(g[0])), phi[:, 1]]),
     ),
-    "power_law_floor": Form(("E", "A", "a"), (SCALE, SCALE, POWER), _floor, _floor_starts, _floor_public),
+    "power_law_floor": Form(("E", "A", "a"), (SCALE, SCALE, POWER), _powers, _floor_starts, _powers_public),
     "exponential": Form(
         ("E", "A", "s"),
         (SCALE, SCALE, SCALE),
@@ -258,16 +251,16 @@ FORMS: dict[str, Form] = {
         (SCALE, SCALE, POWER, (float(np.log(1e-2)), float(np.log(1e5)))),
         _repeated,
         _repeated_starts,
-        lambda phi, g: np.column_stack([_floor_public(phi, g), np.exp(phi[:, 3])]),
+        lambda phi, g: np.column_stack([_powers_public(phi[:, :3], g), np.exp(phi[:, 3])]),
         variables=2,
         repeats=True,
     ),
     "joint": Form(
         ("E", "A", "a", "B", "b"),
         (SCALE, SCALE, POWER, SCALE, POWER),
-        _joint,
+        _powers,
         _joint_starts,
-        _joint_public,
+        _powers_public,
         variables=2,
     ),
     "critical_batch": Form(

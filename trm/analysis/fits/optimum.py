@@ -21,7 +21,7 @@ from trm.analysis.fits.bootstrap import by_seed, resample
 from trm.analysis.fits.data import Data, observations
 from trm.analysis.fits.forms import Array
 from trm.analysis.specs import FitSpec
-from trm.analysis.stats import percentiles, seed_spread
+from trm.analysis.stats import LEVEL, percentiles, seed_spread
 from trm.analysis.tables import Table
 from trm.errors import UserError
 
@@ -61,15 +61,15 @@ def best_of(rows: pd.DataFrame, spec: FitSpec) -> dict[str, Any]:
     if len(found) < 2 and (not found or spec.form == "optimum"):
         return {**group, "error": f"too few values of {spec.x} to find the best one"}
     inside = [item for item in found if not item["edge"]]
-    group |= {"interval": spec.level if len(samples) > 1 else None, "law": None}
+    group |= {"interval": LEVEL if len(samples) > 1 else None, "law": None}
     if len(inside) > 1:
         powers, doubts = [_through_vertices(inside)], []
         if spec.form == "isoflop":
             bend, shared = _equally_curved(found, inside)
             powers.append(shared)
-            if _lower(bend, spec.level) <= 0:
+            if _lower(bend) <= 0:
                 doubts.append("no minimum is established over all budgets together")
-        group["law"] = _law(powers, len(inside), spec.level) | _bend(inside, doubts, spec.level)
+        group["law"] = _law(powers, len(inside)) | _bend(inside, doubts)
     else:
         group["notes"].append("fewer than two optima inside the grid: no power law of the optimum")
     group["optima"] = [{key: value for key, value in item.items() if key != "draws"} for item in found]
@@ -79,21 +79,21 @@ def best_of(rows: pd.DataFrame, spec: FitSpec) -> dict[str, Any]:
 def _resampled(data: Data, spec: FitSpec) -> Array:
     """Bootstrap data sets [B, N]."""
     if spec.form == "optimum" or data.seeds is None:
-        return resample(data.log_y, data.group, spec.bootstrap, spec.seed, level=spec.level)
-    return by_seed(data.log_y, data.group, data.seeds, spec.bootstrap, spec.seed, spec.level)
+        return resample(data.log_y, data.group, spec.bootstrap, spec.seed)
+    return by_seed(data.log_y, data.group, data.seeds, spec.bootstrap, spec.seed)
 
 
-def _bend(inside: list[dict[str, Any]], doubts: list[str], level: float) -> dict[str, Any]:
+def _bend(inside: list[dict[str, Any]], doubts: list[str]) -> dict[str, Any]:
     """Whether the logarithms of the best x bend, and the exponents between the last optima: what holds if they do."""
     places, best = np.log([item["second"] for item in inside]), np.log([i["draws"]["x"] for i in inside])
     law: dict[str, Any] = {"doubts": doubts, "local": None}
     if len(inside) < LEAST["isoflop"] or best.shape[1] < 2:
         return law
     bend = np.polyfit(places - places.mean(), best, 2)[0]
-    law["curvature"] = {"value": float(bend[0]), "interval": percentiles(bend[1:], level).tolist()}
+    law["curvature"] = {"value": float(bend[0]), "interval": percentiles(bend[1:]).tolist()}
     if curved(law["curvature"]):
         slopes = np.polyfit(places[-LAST:], best[-LAST:], 1)[0]
-        bounds = percentiles(slopes[1:], level).tolist()
+        bounds = percentiles(slopes[1:]).tolist()
         ends = [inside[-LAST]["second"], inside[-1]["second"]]
         law["local"] = {"value": float(slopes[0]), "interval": bounds, "range": ends}
         doubts.append("its logarithms bend")
@@ -134,12 +134,12 @@ def _equally_curved(
     return bend, {"a": -tilt / (2 * least), "steps": centred @ np.array(lengths) / (centred @ centred)}
 
 
-def _lower(draws: Array, level: float) -> float:
+def _lower(draws: Array) -> float:
     """Lower end of the interval of draws [1 + B], whose first is the estimate."""
-    return float(percentiles(draws[1:], level)[0] if len(draws) > 1 else draws[0])
+    return float(percentiles(draws[1:])[0] if len(draws) > 1 else draws[0])
 
 
-def _law(powers: list[dict[str, Array]], points: int, level: float) -> dict[str, Any]:
+def _law(powers: list[dict[str, Array]], points: int) -> dict[str, Any]:
     """The power laws of the best x and of the steps that it leaves, as fit.json holds them: the first of `powers`, with
     intervals that cover those of all."""
     values = {key: float(draws[0]) for key, draws in powers[0].items()}
@@ -148,7 +148,7 @@ def _law(powers: list[dict[str, Array]], points: int, level: float) -> dict[str,
         for key, draws in power.items():
             usable = draws[1:][np.isfinite(draws[1:])]
             if len(usable):
-                low, high = percentiles(usable, level)
+                low, high = percentiles(usable)
                 known = drawn.get(key, [low, high])
                 drawn[key] = [float(min(low, known[0])), float(max(high, known[1]))]
     return {
@@ -179,14 +179,14 @@ def _best(
     here = [rows & (data.x[0] == place) for place in places]
     log_x = np.log(places)
     lengths = np.log([steps[data.runs[int(np.flatnonzero(mask)[0])]] for mask in here])
-    vertex, edge, shape = (_nearby if spec.form == "optimum" else _through_all)(log_x, means, spec.level)
+    vertex, edge, shape = (_nearby if spec.form == "optimum" else _through_all)(log_x, means)
     best = {"x": np.exp(vertex), "steps": np.exp(np.interp(vertex, log_x, lengths))}
     curve = {"log_x": log_x, "means": means, "lengths": lengths}
     return {
         "second": float(np.exp(np.log(data.x[1, rows]).mean())),
         "x": float(best["x"][0]),
         **{
-            f"{key}_interval": percentiles(draws[1:], spec.level).tolist() if len(draws) > 1 else None
+            f"{key}_interval": percentiles(draws[1:]).tolist() if len(draws) > 1 else None
             for key, draws in best.items()
         },
         "steps": float(best["steps"][0]),
@@ -197,7 +197,7 @@ def _best(
     }
 
 
-def _nearby(log_x: Array, means: Array, level: float) -> tuple[Array, bool, dict[str, Any]]:
+def _nearby(log_x: Array, means: Array) -> tuple[Array, bool, dict[str, Any]]:
     """Vertices [B] of the parabola through the lowest of the means [P, B] and its neighbours; at the edge the end."""
     best = means.argmin(axis=0)
     vertex, inside = log_x[best], np.flatnonzero((best > 0) & (best < len(log_x) - 1))
@@ -211,7 +211,7 @@ def _nearby(log_x: Array, means: Array, level: float) -> tuple[Array, bool, dict
     return vertex, bool(best[0] in (0, len(log_x) - 1)), {}
 
 
-def _through_all(log_x: Array, means: Array, level: float) -> tuple[Array, bool, dict[str, Any]]:
+def _through_all(log_x: Array, means: Array) -> tuple[Array, bool, dict[str, Any]]:
     """Vertices [B] of the parabola through all means [P, B], and what twice or half the best x costs."""
     bend, slope, level_at_0 = np.polyfit(log_x, means, 2)
     vertex = -slope / np.where(bend > 0, 2 * bend, np.nan)
@@ -219,7 +219,7 @@ def _through_all(log_x: Array, means: Array, level: float) -> tuple[Array, bool,
     vertex = np.clip(np.where(np.isnan(vertex), ends, vertex), log_x[0], log_x[-1])
     value = np.exp(bend * vertex**2 + slope * vertex + level_at_0)
     doubling = np.expm1(bend * np.log(2) ** 2)
-    bounds = percentiles(doubling[1:], level).tolist() if len(bend) > 1 else None
+    bounds = percentiles(doubling[1:]).tolist() if len(bend) > 1 else None
     shape = {
         "value": float(value[0]),
         "doubling": {"value": float(doubling[0]), "interval": bounds},

@@ -11,9 +11,9 @@ from trm.analysis.fits.bootstrap import resample
 from trm.analysis.fits.compare import (
     LAWS,
     RIVALS,
+    SHOWN,
     Fitted,
     aicc,
-    alike,
     choose,
     delta_for,
     doubts,
@@ -26,11 +26,11 @@ from trm.analysis.fits.compare import (
 from trm.analysis.fits.data import Data, gather, hue_of, on_envelope
 from trm.analysis.fits.forms import EXPONENT, FORMS, Array
 from trm.analysis.fits.optimum import optimum
-from trm.analysis.fits.regime import regime
+from trm.analysis.fits.recurring import recurring
 from trm.analysis.fits.solve import solve
 from trm.analysis.labels import FORM_NAMES
 from trm.analysis.specs import FitSpec
-from trm.analysis.stats import percentiles, seed_spread
+from trm.analysis.stats import LEVEL, percentiles, seed_spread
 from trm.analysis.tables import Table
 from trm.analysis.words import count
 from trm.errors import UserError
@@ -39,6 +39,8 @@ CURVE = 80
 """Places of the stored curve."""
 REACH = 16.0
 """The stored curve runs this factor beyond the largest point."""
+OTHERS = {"optimum": optimum, "isoflop": optimum, "recurring_data": recurring}
+"""Fits of their own."""
 
 
 def fit_table(table: Table, spec: FitSpec) -> dict[str, Any]:
@@ -51,24 +53,15 @@ def fit_table(table: Table, spec: FitSpec) -> dict[str, Any]:
     Raises:
         UserError: the table lacks a column, or no row matches.
     """
-    if spec.form in ("optimum", "isoflop"):
-        hue = None
-        groups = [optimum(table, spec)]
-    elif spec.form == "regime":
-        hue, groups = None, [regime(table, spec)]
+    if special := OTHERS.get(spec.form):
+        hue, groups = None, [special(table, spec)]
     else:
         hue = hue_of(table, spec)
         groups = [{"hue": _plain(value), **fit_data(data, spec)} for value, data in gather(table, spec)]
-    info = table.info
     return {
         "format": 1,
         "spec": spec.model_dump(mode="json"),
-        "study": info.get("study"),
-        "scale": info.get("scale"),
-        "experiment": table.experiment,
         "hue": hue,
-        "data_fingerprint": info.get("fingerprint"),
-        "commits": info.get("commits", []),
         "groups": groups,
     }
 
@@ -86,9 +79,7 @@ def fit_data(data: Data, spec: FitSpec) -> dict[str, Any]:
         "exclusions": data.exclusions,
         "notes": list(data.notes),
     }
-    compared = spec.forms if spec.form in (*spec.forms, "auto") else ("constant",)
-    rivals = RIVALS if set(LAWS) & set(compared) else ()
-    names = [name for name in dict.fromkeys([*compared, *rivals, spec.form]) if name != "auto"]
+    names = (*SHOWN, *RIVALS) if spec.form in (*SHOWN, "auto") else ("constant", spec.form)
     try:
         usable = [name for name in names if data.points >= len(FORMS[name].parameters)]
         if data.points < 2 or (not set(usable) - {"constant"} and spec.form != "constant"):
@@ -100,7 +91,7 @@ def fit_data(data: Data, spec: FitSpec) -> dict[str, Any]:
 
 def _forms(data: Data, spec: FitSpec, names: Sequence[str]) -> dict[str, Any]:
     spread = seed_spread(data.log_y, data.group)
-    delta = spec.delta or delta_for(spread)
+    delta = delta_for(spread)
     draws = _draws(data, spec) if spread else None
     results = {name: _form(name, data, spec, delta, draws) for name in names}
     requested = FORM_NAMES.get(spec.form, spec.form.replace("_", " "))
@@ -109,7 +100,7 @@ def _forms(data: Data, spec: FitSpec, names: Sequence[str]) -> dict[str, Any]:
         chosen, why = spec.form, "requested"
         if "constant" in results and 0 < results[chosen]["parameters"].get("a", 1.0) <= 1.01 * EXPONENT[0]:
             chosen, why = "constant", f"{requested} was requested, but its exponent fell to the lower bound"
-    elif spec.form in ("auto", *spec.forms):
+    elif spec.form in (*SHOWN, "auto"):
         chosen, why = choose(results)
         if spec.form != "auto":
             needed = len(FORMS[spec.form].parameters) + 2
@@ -118,19 +109,17 @@ def _forms(data: Data, spec: FitSpec, names: Sequence[str]) -> dict[str, Any]:
         chosen, why = spec.form, "requested"
     if chosen != "constant":
         inside = draws.log_y[:, draws.kept] if draws else None
-        results[chosen]["held_out"] = held_out(chosen, data, delta, inside, spec.level)
+        results[chosen]["held_out"] = held_out(chosen, data, delta, inside)
     x, y = data.means()
     counts = [int((np.isclose(data.x, x[:, [i]]).all(axis=0)).sum()) for i in range(x.shape[1])]
     return {
         "chosen": chosen,
         "why": why,
         "doubts": doubts(chosen, results, data.points) + objections(chosen, results, data),
-        "alike": alike({name: item for name, item in results.items() if item["enough_points"]}),
         "spanned": _widen(chosen, results, len(data.y)) if draws and chosen in LAWS else [],
         "delta": delta,
         "seed_spread": spread,
-        "binomial_spread": _binomial(data),
-        "interval": None if draws is None else spec.level,
+        "interval": None if draws is None else LEVEL,
         "notes": list(data.notes) + ([] if draws is not None else ["one seed a point: no interval"]),
         "range": [[float(row.min()), float(row.max())] for row in x],
         "forms": results,
@@ -154,7 +143,7 @@ class Draws:
 
 def _draws(data: Data, spec: FitSpec) -> Draws:
     every = data.candidates or data
-    logs = resample(every.log_y, every.group, spec.bootstrap, spec.seed, level=spec.level, runs=every.runs)
+    logs = resample(every.log_y, every.group, spec.bootstrap, spec.seed, runs=every.runs)
     kept, weights = np.ones(len(every.y), bool), None
     if data.candidates:
         kept = on_envelope(every, every.log_y)
@@ -197,15 +186,6 @@ def _span(intervals: Sequence[Sequence[float | None]]) -> list[float | None]:
     return [float(end) if np.isfinite(end) else None for end in ends]
 
 
-def _binomial(data: Data) -> float | None:
-    """Mean standard error of log(error) from the finite test set: sqrt((1 - e) / (e n)); None for other
-    metrics."""
-    if not (data.tested > 0).all():
-        return None
-    share = np.clip(data.y, 1e-9, 1 - 1e-9)
-    return float(np.sqrt(((1 - share) / (share * data.tested)).mean()))
-
-
 def _form(name: str, data: Data, spec: FitSpec, delta: float, draws: Draws | None) -> dict[str, Any]:
     """One form: its fit and, from the bootstrap data sets, its intervals."""
     fitted = fit_form(name, data, delta)
@@ -216,7 +196,7 @@ def _form(name: str, data: Data, spec: FitSpec, delta: float, draws: Draws | Non
         "converged": bool(solution.converged[0]),
         "at_bound": bool(solution.at_bound[0]),
         "enough_points": enough(form, data.points),
-        "aicc": aicc(fitted, len(data.y)),
+        "aicc": aicc(fitted),
         "held_out": held_out(name, data, delta),
         "sensitivity": {
             f"{factor:g} delta": fit_form(name, data, factor * delta).parameters for factor in (0.5, 2.0)
@@ -225,11 +205,11 @@ def _form(name: str, data: Data, spec: FitSpec, delta: float, draws: Draws | Non
     }
     refits = np.empty((0, len(form.parameters)))
     if draws is not None:
-        starts = np.concatenate([solution.phi, form.starts(fitted.u, data.y)])
+        starts = np.concatenate([solution.phi, fitted.starts])
         places = draws.x[: form.variables] / fitted.scale[:, None]
         found = solve(form, places, draws.log_y, delta, starts, refine=3, weights=draws.weights)
         refits = found.phi[found.converged]
-        bounds = percentiles(form.public(refits, fitted.scale), spec.level)
+        bounds = percentiles(form.public(refits, fitted.scale))
         result |= {
             "failed_share": float(1 - found.converged.mean()),
             "bound_share": float(found.at_bound.mean()),
@@ -237,16 +217,16 @@ def _form(name: str, data: Data, spec: FitSpec, delta: float, draws: Draws | Non
             "intervals": dict(zip(form.parameters, bounds.T.tolist())),
         }
     if form.variables == 1:
-        result["curve"] = _curve(fitted, data, refits, spec.level)
+        result["curve"] = _curve(fitted, data, refits)
         if name in LAWS:
-            result["reference"] = _reference(fitted, data, refits, spec.level)
+            result["reference"] = _reference(fitted, data, refits)
         if spec.target is not None and spec.y == "error":
-            result["target"] = _target(fitted, data, refits, spec.target, spec.level)
+            result["target"] = _target(fitted, data, refits, spec.target)
         if spec.at is not None:
             place = np.array([[spec.at]])
             result["at"] = {"x": spec.at, "y": float(fitted.predict(place)[0]), "interval": None}
             if len(refits):
-                interval = percentiles(fitted.predict(place, refits)[:, 0], spec.level)
+                interval = percentiles(fitted.predict(place, refits)[:, 0])
                 result["at"]["interval"] = interval.tolist()
     return result
 
@@ -257,7 +237,7 @@ def round_number(value: float) -> float:
     return float(min((step * power for step in (1, 2, 5, 10)), key=lambda near: abs(np.log(near / value))))
 
 
-def _reference(fitted: Fitted, data: Data, refits: Array, level: float) -> dict[str, Any]:
+def _reference(fitted: Fitted, data: Data, refits: Array) -> dict[str, Any]:
     """A in units of a round x inside the data: the error (above the floor) there."""
     at = round_number(float(np.exp(np.log(data.x[0]).mean())))
     names = fitted.form.parameters
@@ -266,17 +246,17 @@ def _reference(fitted: Fitted, data: Data, refits: Array, level: float) -> dict[
     if len(refits):
         public = fitted.form.public(refits, fitted.scale)
         scaled = public[:, names.index("A")] * at ** -public[:, names.index("a")]
-        result["interval"] = percentiles(scaled, level).tolist()
+        result["interval"] = percentiles(scaled).tolist()
     return result
 
 
-def _curve(fitted: Fitted, data: Data, refits: Array, level: float) -> dict[str, Any]:
+def _curve(fitted: Fitted, data: Data, refits: Array) -> dict[str, Any]:
     """The law of one variable at many places, with its ribbon; six digits are enough to draw."""
     x = data.x[0]
     grid = np.unique(np.concatenate([np.geomspace(x.min(), x.max() * REACH, CURVE), np.unique(x)]))
     curve = {"x": grid.tolist(), "y": _short(fitted.predict(grid[None]))}
     if len(refits):
-        curve["low"], curve["high"] = map(_short, percentiles(fitted.predict(grid[None], refits), level))
+        curve["low"], curve["high"] = map(_short, percentiles(fitted.predict(grid[None], refits)))
     return curve
 
 
@@ -284,7 +264,7 @@ def _short(values: Array) -> list[float]:
     return [float(f"{value:.6g}") for value in values]
 
 
-def _target(fitted: Fitted, data: Data, refits: Array, accuracy: float, level: float) -> dict[str, Any]:
+def _target(fitted: Fitted, data: Data, refits: Array, accuracy: float) -> dict[str, Any]:
     """The x at which the law reaches the target accuracy: value, interval, share of refits that never do."""
     places = np.geomspace(data.x[0].min() / 100, data.x[0].max() * 1e4, 4000)
 
@@ -299,6 +279,6 @@ def _target(fitted: Fitted, data: Data, refits: Array, accuracy: float, level: f
     if len(refits):
         crossed = [cross(phi) for phi in refits]
         answer["never_share"] = float(np.isinf(crossed).mean())
-        bounds = np.percentile(crossed, [50 * (1 - level), 50 * (1 + level)], method="nearest")
+        bounds = np.percentile(crossed, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], method="nearest")
         answer["interval"] = [known(float(bound)) for bound in bounds]
     return answer

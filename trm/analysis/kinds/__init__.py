@@ -45,6 +45,15 @@ def adapter() -> TypeAdapter[Figure]:
 FIGURE = adapter()
 
 
+def fit_and_draw(spec: Figure, experiment: str, tables: list[Table]) -> common.Drawing:
+    """Draw a figure of an experiment from tables alone: what it fits is fitted anew."""
+    from trm.analysis.fits import fit_table
+    from trm.analysis.tables import merge
+
+    fits = [fit_table(merge(tables, fit.experiments), fit) for fit in spec.fits(experiment)]
+    return draw(spec, tables, fits)
+
+
 def draw(spec: Figure, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Draw one figure.
 

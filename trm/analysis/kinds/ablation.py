@@ -9,7 +9,7 @@ from trm.analysis.claims import Claim, claimed, compared
 from trm.analysis.labels import label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, Metric, Scalar
-from trm.analysis.words import changed, count, noun, number, place, sentence, signed, value_name
+from trm.analysis.words import changed, count, noun, number, sentence, setting_in_words, signed, value_name
 from trm.errors import UserError
 from trm.study.schema import EvaluationConfig, RunConfig
 
@@ -59,9 +59,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             if value != baseline and len(series[value]):
                 pairs[hue, value] = (series[baseline], series[value])
         axes[0, 1].plot(0, values.index(baseline) + shifts[hue], "|", color=shades[hue], markersize=8)
-    base_name = place(spec.x, baseline)
-    where = {hue: place(spec.hue, hue) if spec.hue else "" for hue in parts}
-    names = {(hue, value): (place(spec.x, value), base_name, where[hue]) for hue, value in pairs}
+    base_name = setting_in_words(spec.x, baseline)
+    where = {hue: setting_in_words(spec.hue, hue) if spec.hue else "" for hue in parts}
+    names = {(hue, value): (setting_in_words(spec.x, value), base_name, where[hue]) for hue, value in pairs}
     found = compared(spec.y, pairs, names.__getitem__)
     for (hue, value), change in found.items():
         if change.pairs:
@@ -163,7 +163,11 @@ def interactions(
             if value != baseline and min(map(len, series)):
                 means[hue, value] = stats.interaction(*series)
     names = {
-        key: (place(spec.x, key[1]), place(spec.hue or "", first), place(spec.hue or "", key[0]))
+        key: (
+            setting_in_words(spec.x, key[1]),
+            setting_in_words(spec.hue or "", first),
+            setting_in_words(spec.hue or "", key[0]),
+        )
         for key in means
     }
     return list(claimed(spec.y, means, names.__getitem__, measure="interaction").values())

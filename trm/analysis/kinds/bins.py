@@ -9,7 +9,7 @@ from trm.analysis.claims import Claim, level
 from trm.analysis.labels import Label, label
 from trm.analysis.lazy import Table, common, np
 from trm.analysis.specs import Column, Figure
-from trm.analysis.words import place, sentence
+from trm.analysis.words import sentence, setting_in_words
 from trm.errors import UserError
 from trm.study.tasks import spec_of
 
@@ -73,7 +73,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             common.seed_marks(above, x, shares, shades[value], marker, seeds_at=x - 0.07, summary=mean)
             if index == 0:
                 below.bar(at, float(np.mean([item["puzzles"] for item in cells])), 0.7, color="#c4c4c4")
-        where, named = place(key, value) if key else "", "{} clues" if word == "clues" else f"{word} {{}}"
+        where, named = (
+            setting_in_words(key, value) if key else "",
+            "{} clues" if word == "clues" else f"{word} {{}}",
+        )
         ends = list(dict.fromkeys([next(iter(means)), list(means)[-1]]))
         found += [level("exact_accuracy", named.format(name), means[name], place=where) for name in ends]
     below.set_xticks(range(len(names)), names, **({"rotation": 45, "ha": "right"} if len(names) > 8 else {}))

@@ -25,7 +25,7 @@ from trm.analysis.specs import FitSpec
 from trm.analysis.stats import Mean
 from trm.analysis.tables import Table
 from trm.analysis.tables import merge as merge
-from trm.analysis.words import listed, place, point_name, value_name
+from trm.analysis.words import listed, point_name, setting_in_words, value_name
 from trm.errors import UserError
 
 ONE, TWO = 4.6, 7.0
@@ -231,7 +231,7 @@ def _mark(index: int, dashed: bool) -> dict[str, Any]:
 def hue_name(column: str, value: Any) -> str:
     """A legend entry: the value alone; `legend_title` names the column."""
     if column == "series":
-        return wrap(place(column, value), 44)
+        return wrap(setting_in_words(column, value), 44)
     if column == "experiment":  # an experiment named after what it varies
         return label(f"model.{value}").name
     return value_name(value, column) if column != "label" else point_name(value)

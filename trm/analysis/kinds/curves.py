@@ -9,7 +9,7 @@ from trm.analysis.claims import level
 from trm.analysis.labels import Label, label
 from trm.analysis.lazy import Axes, Table, common, mpl, np, pd, stats
 from trm.analysis.specs import Column, Figure
-from trm.analysis.words import percent, place, point_name, sentence
+from trm.analysis.words import percent, point_name, sentence, setting_in_words
 from trm.errors import UserError
 
 AXES = {
@@ -46,7 +46,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     if key == "label" and rows["label"].nunique() > MOST:
         key = next(iter(common.differing(table, rows)), key)
     parts = common.groups(rows, key)
-    names = {value: point_name(value) if key == "label" else place(key, value) for value in parts}
+    names = {value: point_name(value) if key == "label" else setting_in_words(key, value) for value in parts}
     names = names if len(parts) > 1 else dict.fromkeys(parts, "")
     shades = common.colours(list(parts))
     if spec.metric not in table.curves:

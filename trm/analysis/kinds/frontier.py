@@ -11,7 +11,7 @@ from trm.analysis.labels import label
 from trm.analysis.laws import law_claim
 from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Figure, FitSpec
-from trm.analysis.words import number, place
+from trm.analysis.words import number, setting_in_words
 from trm.errors import UserError
 
 POLICIES = {
@@ -48,11 +48,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     parts = common.groups(rows, hue)
     fit = common.fit_of(fits, spec.fits(table.experiment)[0])
     figure, axes = common.panels(len(parts), 2.9, sharey=True)
-    best: dict[str, tuple[float, float, str]] = {}
     for axis, (value, part) in zip(axes, parts.items()):
-        best |= panel(axis, part)
+        panel(axis, part)
         if hue:
-            common.heading(axis, place(hue, value))
+            common.heading(axis, setting_in_words(hue, value))
     styles = [POLICIES[policy] for policy in POLICIES if (rows["policy"] == policy).any()]
     handles = [
         common.entry(axes[0], name, color=colour, marker=marker, linestyle=line)
@@ -60,7 +59,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     ]
     common.legend(figure, handles, 2)
     first, part = next(iter(parts.items()))
-    claims = gains(part, place(hue, first) if hue else "")
+    claims = gains(part, setting_in_words(hue, first) if hue else "")
     if not hue:
         claims.append(law_claim(fit["groups"][0], "flops_per_puzzle"))
     return common.Drawing(
@@ -77,7 +76,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         remarks=""
         if claims
         else "The reference evaluation, with as many steps as in training, was not measured.",
-        numbers={"best": best},
     )
 
 
@@ -144,10 +142,9 @@ def gains(rows: pd.DataFrame, where: str = "") -> list[Claim]:
     ]
 
 
-def panel(axes: Axes, rows: pd.DataFrame) -> dict[str, tuple[float, float, str]]:
-    """Draw all policies into one panel; returns the best setting of each: FLOPs, accuracy, name."""
-    best = {}
-    for policy, (name, colour, marker, line) in POLICIES.items():
+def panel(axes: Axes, rows: pd.DataFrame) -> None:
+    """Draw all policies into one panel."""
+    for policy, (_, colour, marker, line) in POLICIES.items():
         settings = summarise(rows, policy)
         if not len(settings):
             continue
@@ -160,8 +157,5 @@ def panel(axes: Axes, rows: pd.DataFrame) -> dict[str, tuple[float, float, str]]
         for _, point in settings.iterrows() if policy == "fixed" else ():
             steps = f"{int(point['eval_steps'])}"
             common.note(axes, steps, (point["flops"], point["value"]), (4, -8), color=colour)
-        top = settings.nlargest(1, "value").iloc[0]
-        best[policy] = (float(top["flops"]), float(top["value"]), name)
     common.axis_scale(axes, "x", label("flops_per_puzzle"), rows["flops_per_puzzle"].to_numpy())
     common.axis_scale(axes, "y", label("exact_accuracy"), rows["exact_accuracy"].to_numpy(), log=False)
-    return best

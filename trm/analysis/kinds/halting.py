@@ -8,7 +8,7 @@ from trm.analysis.claims import Claim, level
 from trm.analysis.labels import Label
 from trm.analysis.lazy import Table, common, mpl, np, stats
 from trm.analysis.specs import Figure
-from trm.analysis.words import place
+from trm.analysis.words import setting_in_words
 from trm.errors import UserError
 
 
@@ -44,9 +44,11 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         exact = part["exact_accuracy"].mean()
         axes[1].plot(steps[-1], exact, "D", color=shades[value], clip_on=False, zorder=5)
         mean = stats.mean([_steps(item) for item in part["_halting"]])
-        found.append(level("mean_steps", place(key, value), mean, f" of {steps[-1]}"))
+        found.append(level("mean_steps", setting_in_words(key, value), mean, f" of {steps[-1]}"))
         shares = [sum(item["share"]) for item in part["_halting"]]
-        halted.append(level("halted", place(key, value), stats.share(shares, float(part["puzzles"].iloc[0]))))
+        halted.append(
+            level("halted", setting_in_words(key, value), stats.share(shares, float(part["puzzles"].iloc[0])))
+        )
     for axis, text in zip(axes, ("test puzzles halting at this step", "test puzzles halted by this step")):
         common.axis_scale(axis, "x", Label("supervision step"), log=False)
         common.axis_scale(axis, "y", Label(text, percent=True), log=False)

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.claims import Claim, compared
+from trm.analysis.kinds import isoflop
 from trm.analysis.labels import label, lower_is_better
-from trm.analysis.laws import of_fit
+from trm.analysis.laws import claims_of_fit
 from trm.analysis.lazy import Axes, Table, common, mpl, np, pd
 from trm.analysis.specs import Column, Figure, FitSpec, Metric
-from trm.analysis.words import noun, number, place, sentence, value_name
+from trm.analysis.words import noun, number, sentence, setting_in_words, value_name
 
 TUNED = "training.lr"
 """What is tuned for each value of the other variable: no finding rests on a rate that nobody would choose."""
@@ -51,7 +52,7 @@ def best_of(rows: pd.DataFrame, spec: Spec, where: str = "") -> list[Claim]:
     *others, best = ranked
 
     def named(at: Any) -> str:
-        return f"{place(spec.x, at[0])} and {place(spec.y, at[1])}"
+        return f"{setting_in_words(spec.x, at[0])} and {setting_in_words(spec.y, at[1])}"
 
     pairs = {at: (cells[best], cells[at]) for at in others}
     names = {at: (named(at), f"the best pair, {named(best)},", where) for at in others}
@@ -76,7 +77,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     for axis, (hue, cells) in zip(axes[0], maps.items()):
         image = _map(axis, cells, spec, xs, ys, norm)
         if spec.hue:
-            common.heading(axis, place(spec.hue, hue))
+            common.heading(axis, setting_in_words(spec.hue, hue))
     bar = figure.colorbar(image, ax=list(axes[0, : len(parts)]), shrink=0.9, pad=0.02)
     bar.outline.set_visible(False)
     bar.locator = mpl.ticker.MaxNLocator(5, steps=[1, 2, 5, 10])
@@ -87,7 +88,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     claims = [
         claim
         for hue, part in parts.items()
-        for claim in best_of(part, spec, place(spec.hue, hue) if spec.hue else "")
+        for claim in best_of(part, spec, setting_in_words(spec.hue, hue) if spec.hue else "")
     ]
     caption = (
         "Each cell: mean over the seeds, with half the width of its 95 % interval over seeds and test puzzles. The "
@@ -99,7 +100,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         caption += f" Only the best learning rate for each value of {other} is compared."
     if fit:
         _optima(axes[0, -1], fit["groups"][0], spec)
-        claims = [*of_fit(fit), *(replace(claim, counts=False) for claim in claims)]
+        claims = [*claims_of_fit(fit), *(replace(claim, counts=False) for claim in claims)]
         caption += (
             " Right: vertex of a parabola in log-log through the best point and its neighbours, with its bootstrap "
             "95 % interval; hollow at the edge of the grid, which only bounds the optimum."
@@ -179,20 +180,6 @@ def _optima(axes: Axes, group: Mapping[str, Any], spec: Spec) -> None:
         axes.text(0.5, 0.5, common.wrap("no optimum: " + group["error"], 30), **style)
         axes.set_axis_off()
         return
-    blue = common.OKABE_ITO[0]
-    places = np.array([item["second"] for item in group["optima"]])
-    best = np.array([item["x"] for item in group["optima"]])
-    for item in group["optima"]:
-        if item["x_interval"]:
-            axes.plot([item["second"]] * 2, item["x_interval"], color=blue, linewidth=1.1)
-        axes.plot(
-            item["second"], item["x"], "o", color=blue, markerfacecolor="white" if item["edge"] else blue
-        )
-    law = group.get("law")
-    if law and law["enough_points"]:
-        line = np.geomspace(places.min(), places.max(), 30)
-        axes.plot(line, law["parameters"]["A"] * line ** law["parameters"]["a"], color=common.OKABE_ITO[1])
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    common.axis_scale(axes, "x", label(spec.y), places)
-    common.axis_scale(axes, "y", label(spec.x), best)
+    isoflop.best_values(axes, group)
+    common.axis_scale(axes, "x", label(spec.y), [item["second"] for item in group["optima"]], log=True)
+    common.axis_scale(axes, "y", label(spec.x), [item["x"] for item in group["optima"]], log=True)

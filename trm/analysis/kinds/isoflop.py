@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import label
-from trm.analysis.laws import followed, of_fit
+from trm.analysis.laws import claims_of_fit, followed
 from trm.analysis.lazy import Axes, Table, common, np, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Metric
 from trm.analysis.words import compact, noun, sentence
@@ -64,8 +64,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "leaves, with 95 % intervals; every draw resamples the runs and finds its own optima. Lines: power laws "
             "through the filled marks; their intervals also cover a fit with one curvature for all budgets. "
         ),
-        claims=of_fit(fit),
-        numbers={"isoflop": group},
+        claims=claims_of_fit(fit),
         carried=group["runs"],
     )
 
@@ -90,27 +89,25 @@ def _parabola(axes: Axes, item: Mapping[str, Any], colour: str) -> None:
 
 
 def _growth(axes: Axes, group: Mapping[str, Any], key: str, column: str) -> None:
-    """The best value, or the steps that it leaves, against the budget, log-log, with the power law."""
+    """The best value, or the steps that it leaves, against the budget, log-log."""
     common.heading(axes, f"Best {noun(column)}" if key == "x" else "Steps at the best")
-    optima = group.get("optima")
-    if not optima:
+    if "optima" not in group:
         axes.set_axis_off()
         return
-    places, values = (np.array([item[name] for item in optima]) for name in ("second", key))
-    inside = ~np.array([item["edge"] for item in optima])
-    blue = common.OKABE_ITO[0]
-    for item in optima:
-        axes.plot(
-            item["second"], item[key], "D", color=blue, markerfacecolor="white" if item["edge"] else blue
-        )
+    best_values(axes, group, key)
+    common.axis_scale(axes, "y", label(column), [item[key] for item in group["optima"]], log=True)
+    common.axis_scale(axes, "x", label(BUDGET), [item["second"] for item in group["optima"]])
+
+
+def best_values(axes: Axes, group: Mapping[str, Any], key: str = "x", colour: str = "#0072B2") -> None:
+    """Optima with their intervals, hollow at the edge of the grid; joined by their power law where one is followed."""
+    for item in group["optima"]:
         if item[f"{key}_interval"]:
-            axes.plot([item["second"]] * 2, item[f"{key}_interval"], color=blue, linewidth=1.1)
+            axes.plot([item["second"]] * 2, item[f"{key}_interval"], color=colour, linewidth=1.1)
+        face = "white" if item["edge"] else colour
+        axes.plot(item["second"], item[key], "D", color=colour, markerfacecolor=face, markersize=4.5)
     if followed(group):
-        fitted = np.polyfit(np.log(places[inside]), np.log(values[inside]), 1)
-        axes.plot(
-            places, np.exp(np.polyval(fitted, np.log(places))), color=common.OKABE_ITO[1], linewidth=1.0
-        )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    common.axis_scale(axes, "y", label(column), values)
-    common.axis_scale(axes, "x", label(BUDGET), places)
+        inside = [item for item in group["optima"] if not item["edge"]]
+        at = np.log([item["second"] for item in inside])
+        line = np.polyval(np.polyfit(at, np.log([item[key] for item in inside]), 1), at)
+        axes.plot(np.exp(at), np.exp(line), color=colour, linewidth=1.0)

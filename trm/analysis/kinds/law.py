@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
-
-from pydantic import Field
+from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import FORM_NAMES, label
-from trm.analysis.laws import Fit, Group, chosen, elsewhere, equation, floor_shown, of_fit, supported, why_not
-from trm.analysis.lazy import Axes, Canvas, Table, common, np, pd, stats
+from trm.analysis.laws import (
+    Fit,
+    Group,
+    chosen,
+    claims_of_fit,
+    elsewhere,
+    equation,
+    extrapolated,
+    supported,
+    why_not,
+)
+from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Fraction, Metric, Reported
-from trm.analysis.words import count, estimate, listed, measured, noun, sentence
+from trm.analysis.words import count, listed, measured, noun, sentence
 
 
 class Spec(Figure):
@@ -33,8 +41,8 @@ class Spec(Figure):
     also: tuple[Column, ...] = ()
     """Other variables in which the same runs are fitted; the sentence says in which of them a law holds."""
     reported: tuple[Reported, ...] = ()
-    extrapolate: Annotated[float, Field(ge=1)] = 4.0
-    """The law is drawn dashed this far beyond the data."""
+    predict: Reported | None = None
+    """A published value beyond the data: the law is extrapolated to it and held against it, with its interval."""
     target: Fraction | None = None
     """Accuracy whose price in `x` is read off the law."""
     sources: tuple[str, ...] = ()
@@ -48,6 +56,7 @@ class Spec(Figure):
             return ()
         keys = {key: getattr(self, key) for key in ("y", "where", "target")}
         keys |= {"best": True} if self.envelope else {"hue": self.hue}
+        keys |= {"at": self.predict.x} if self.predict else {}
         sources = self.experiments(experiment)
         return tuple(FitSpec(experiments=sources, form=self.fit, x=x, **keys) for x in (self.x, *self.also))
 
@@ -59,32 +68,53 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     spec = common.with_hue(spec, table, spec.x)
     figure, axes = common.canvas(common.ONE, 3.0)
     rows = panel(axes[0, 0], spec, table, fit)
+    if spec.predict and fit:
+        _prediction(axes[0, 0], fit["groups"][0], spec.predict, spec)
     common.hue_legend(figure, spec.hue, {}, axes[0, 0].get_legend_handles_labels()[0])
     words = {"lines": subtitle(fit, spec.x, spec.y), "remarks": elsewhere(fit, known[1:]) if fit else ""}
     if not fit:
         means = rows.groupby(spec.x)[spec.y].mean()
         first, last = (measured(spec.y, float(value)) for value in (means.iloc[0], means.iloc[-1]))
         words["remarks"] = sentence(f"{noun(spec.y)} goes from {first} to {last} over the range.")
-    caption = ENVELOPE if spec.envelope else ""
-    return drawing(figure, rows, fit, caption, title=title_of(spec), **words)
-
-
-def drawing(
-    figure: Canvas, rows: pd.DataFrame, fit: Fit | None, caption: str = "", **words: Any
-) -> common.Drawing:
-    """A figure of one fit: its claims are the fit's, and its caption says how the law was fitted."""
+    caption = CAPTION + spec.envelope * ENVELOPE + bool(spec.predict) * PREDICTION
+    claims = claims_of_fit(fit) if fit else []
+    if spec.predict and fit:
+        claims = [extrapolated(fit["groups"][0], spec.x, spec.y, spec.predict)]
     return common.Drawing(
         figure,
         rows,
-        caption=CAPTION + caption + (fit_caption(fit) if fit else ""),
+        title=title_of(spec, "extrapolated in" if spec.predict else "against"),
+        caption=caption + (fit_caption(fit) if fit else ""),
+        claims=claims,
         carried=sum(group["runs"] for group in fit["groups"]) if fit else None,
-        **{"claims": of_fit(fit) if fit else ()} | words,
+        **words,
     )
 
 
-def title_of(spec: Any) -> str:
+def _prediction(axes: Axes, group: Group, goal: Reported, spec: Spec) -> None:
+    """The law as far as the published value, and what it predicts there."""
+    if (
+        "forms" not in group or group["chosen"] == "constant"
+    ):  # without a trend there is nothing to extrapolate
+        return
+    form = chosen(group)
+    (start, end), at, values = group["range"][0], form["at"], form["parameters"]
+    bounds = at["interval"] or ()
+    places = np.geomspace(start, goal.x * 1.3, 200)
+    line(axes, places, values.get("E", 0.0) + values["A"] * places ** -values["a"], end, "black")
+    style = {"color": common.OKABE_ITO[1], "zorder": 5}
+    axes.plot([at["x"]] * len(bounds), np.clip(bounds, 1e-6, 1.0), linewidth=1.6, **style)
+    axes.plot(at["x"], at["y"], "D", markersize=4.5, **style)
+    common.note(axes, "predicted", (at["x"], at["y"]), (-6, -9), ha="right", color=style["color"])
+    lowest = min(goal.y, *group["means"]["y"], at["y"], *bounds)
+    common.error_scale(axes, spec.y, max(lowest, 1e-4), max(group["means"]["y"]))
+    axes.set_xlim(places[0] / 1.5, places[-1] * 1.5)
+    common.axis_scale(axes, "x", label(spec.x), np.geomspace(places[0], places[-1], 12))
+
+
+def title_of(spec: Any, verb: str = "against") -> str:
     """`Error against unique training puzzles`."""
-    return sentence(f"{noun(spec.y)} against {noun(spec.x)}")
+    return sentence(f"{noun(spec.y)} {verb} {noun(spec.x)}")
 
 
 def subtitle(fit: Fit | None, x: str, y: str, width: int = 72) -> str:
@@ -99,19 +129,6 @@ def subtitle(fit: Fit | None, x: str, y: str, width: int = 72) -> str:
     )
 
 
-def parameters(group: Group, formula: str, *keys: str) -> str:
-    """A formula and its parameters, or why no law is claimed; for the heading of a law of two variables."""
-    if not supported(group):
-        return common.wrap("no law: " + why_not(group), 72)
-    form = chosen(group)
-    values, bounds = form["parameters"], form.get("intervals") or {}
-    parts = [f"{key} = {estimate(values[key], bounds.get(key))}" for key in keys]
-    floor = "E not established (its interval includes 0)"
-    if floor_shown(group):
-        floor = f"E = {measured('error', values['E'], bounds.get('E'))}"
-    return f"{formula}\n" + ",  ".join([*parts, floor])
-
-
 CAPTION = (
     "Faint marks: seeds. Strong marks: their geometric mean with its 95 % interval from the seed spread pooled "
     "over the points. Grey bars: binomial 95 % interval of the test set. "
@@ -119,16 +136,25 @@ CAPTION = (
 
 
 ENVELOPE = "Dotted: lowest mean error reached so far as compute grows. "
+PREDICTION = "Diamond: the law at the published point with the bootstrap's 95 % interval. "
+REACH = 4.0
+"""A law is drawn dashed this far beyond the data."""
 
 
 def fit_caption(fit: Fit) -> str:
-    """How a law was fitted, and what was left out."""
+    """How a law of one variable was fitted, and what was left out."""
     held = [group for group in fit["groups"] if supported(group)]
     text = ""
     if held:
         refits = max(chosen(group).get("refits", 0) for group in held)
         text = f"Line, ribbon: law with its 95 % interval ({count(refits, 'refit')}), dashed beyond the data"
         text += f"{spanned(held)}. "
+    return text + left_out(fit)
+
+
+def left_out(fit: Fit) -> str:
+    """What was not fitted, and remarks."""
+    text = ""
     reasons: dict[str, int] = {}
     for item in (item for group in fit["groups"] for item in group["exclusions"]):
         reasons[str(item["why"])] = reasons.get(str(item["why"]), 0) + 1
@@ -146,22 +172,22 @@ def spanned(groups: Sequence[Group]) -> str:
     return f"; its intervals also span {forms}, which the points do not rule out" if names else ""
 
 
-def panel(axes: Axes, spec: Any, table: Table, fit: Fit | None, *, curves: bool = True) -> pd.DataFrame:
-    """Draw one law into `axes`; returns the rows shown. `scaling_laws` and `prediction` draw their panels by it.
-    `spec`: with the hue that `common.with_hue` gives it. `curves`: draw the law of each colour that supports one."""
+def panel(axes: Axes, spec: Any, table: Table, fit: Fit | None) -> pd.DataFrame:
+    """Draw one law into `axes`; returns the rows shown. `scaling_laws` draws its panels by it, too. `spec`: with the
+    hue that `common.with_hue` gives it."""
     rows: pd.DataFrame = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)
     x = rows[spec.x].to_numpy(float) + label(spec.x).offset
     y = common.positive(rows, spec.y)
     keep: np.ndarray = (x > 0) & (y > 0)
     rows, x = rows.loc[keep], x[keep]
     shades, means, (low, high) = marks(axes, rows, x, spec.hue, fit, spec.y)
-    for group in fit["groups"] if fit and curves else []:
+    for group in fit["groups"] if fit else []:
         if supported(group):
             colour = "black" if spec.envelope else shades[group["hue"] if spec.hue else None]
-            _curve(axes, group, colour, spec.extrapolate, 1.0 if spec.y == "error" else np.inf)
+            _curve(axes, group, colour, 1.0 if spec.y == "error" else np.inf)
     if spec.envelope:
         envelope(axes, means)
-    for point in spec.reported:
+    for point in (*spec.reported, *filter(None, [spec.predict])):
         axes.plot(point.x, point.y, "*", color=common.GREY, markersize=9, zorder=5)
         common.note(axes, point.label, (point.x, point.y), (-6, 3), ha="right")
         low, high = min(low, point.y), max(high, point.y)
@@ -224,11 +250,11 @@ def envelope(axes: Axes, means: np.ndarray) -> None:
     axes.plot(*best.T, label="envelope", **style)
 
 
-def _curve(axes: Axes, group: Group, colour: str, extrapolate: float, most: float) -> None:
-    """The stored law with its ribbon, as far beyond the data as the spec says."""
+def _curve(axes: Axes, group: Group, colour: str, most: float) -> None:
+    """The stored law with its ribbon, to REACH times beyond the data."""
     curve, end = chosen(group)["curve"], group["range"][0][1]
     x, y, low, high = (np.array(curve[key], float) for key in ("x", "y", "low", "high"))
-    shown = x <= end * extrapolate * (1 + 1e-9)
+    shown = x <= end * REACH * (1 + 1e-9)
     low, high = np.minimum(low[shown], most), np.minimum(high[shown], most)
     line(axes, x[shown], y[shown], end, colour, most)
     axes.fill_between(x[shown], low, high, color=colour, alpha=0.14, linewidth=0, zorder=1)

@@ -105,9 +105,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     figure, axes = common.panels(1, 3.0)
     panel(axes[0], laws)
     common.hue_legend(figure, key, common.colours(list(laws)))
-    numbers = {
-        str(value): {"rate": law.rate.value, "icc": law.correlation.value} for value, law in laws.items()
-    }
     return common.Drawing(
         figure,
         rows,
@@ -118,7 +115,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "attempt and the correlation between two, fitted to half of the attempts. "
         ),
         claims=claims(laws, key),
-        numbers={"restarts": numbers},
     )
 
 

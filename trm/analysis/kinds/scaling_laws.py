@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from trm.analysis.claims import Claim
-from trm.analysis.kinds import law, restarts
+from trm.analysis.kinds import isoflop, law, restarts
 from trm.analysis.labels import FORM_NAMES, Label, label
-from trm.analysis.laws import Fit, followed, of_fit, slope, supported
+from trm.analysis.laws import Fit, claims_of_fit, slope, supported
 from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Column, Figure, FitSpec
 from trm.analysis.words import estimate, noun, points, sentence
@@ -122,7 +122,7 @@ def _law(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, Any]])
     if fit and len(fit["groups"]) == 1:
         lines += _forms(axis, fit["groups"][0], panel)
     _legend(axis, common.legend_title(coloured.hue) if coloured.hue else "")
-    return Shown(_falls(fit, panel), lines, rows, of_fit(fit) if fit else [])
+    return Shown(_falls(fit, panel), lines, rows, claims_of_fit(fit) if fit else [])
 
 
 def _legend(axis: Axes, title: str = "") -> None:
@@ -184,11 +184,13 @@ def _optima(
         fit = common.fit_of(fits, panel.fits()[0])
         group, column = fit["groups"][0], str(panel.best)
         rows.append(common.rows_of(table, panel.where, panel.y, column, "train_flops"))
-        claims += of_fit(fit)
+        claims += claims_of_fit(fit)
         if "optima" not in group:
             continue
         for key, name in (("x", column), *((("steps", "training.steps"),) if panel is cell[0] else ())):
-            _diamonds(axis, group, key, common.OKABE_ITO[index % 8], noun(name))
+            colour, first = common.OKABE_ITO[index % 8], group["optima"][0]
+            isoflop.best_values(axis, group, key, colour)
+            common.note(axis, noun(name), (first["second"], first[key]), (5, 5), color=colour)
             index += 1
             values += [item[key] for item in group["optima"]]
         places += [item["second"] for item in group["optima"]]
@@ -197,22 +199,6 @@ def _optima(
     common.axis_scale(axis, "x", label("train_flops"), np.array(places))
     common.axis_scale(axis, "y", Label("best value at equal compute", log=True), np.array(values))
     return Shown(_grows(claims), "", pd.concat(rows), claims)
-
-
-def _diamonds(axis: Axes, group: Mapping[str, Any], key: str, colour: str, name: str) -> None:
-    """Optima with their intervals; joined by their power law where one is followed."""
-    for item in group["optima"]:
-        if item[f"{key}_interval"]:
-            axis.plot([item["second"]] * 2, item[f"{key}_interval"], color=colour, linewidth=1.0)
-        face = "white" if item["edge"] else colour
-        axis.plot(item["second"], item[key], "D", color=colour, markerfacecolor=face, markersize=4.5)
-    if followed(group):
-        inside = [item for item in group["optima"] if not item["edge"]]
-        at = np.log([item["second"] for item in inside])
-        line = np.polyval(np.polyfit(at, np.log([item[key] for item in inside]), 1), at)
-        axis.plot(np.exp(at), np.exp(line), color=colour, linewidth=1.0)
-    first = group["optima"][0]
-    common.note(axis, name, (first["second"], first[key]), (5, 5), color=colour)
 
 
 def _grows(claims: Sequence[Claim]) -> str:

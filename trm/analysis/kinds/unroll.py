@@ -10,7 +10,7 @@ from trm.analysis.claims import Claim, compared
 from trm.analysis.labels import label
 from trm.analysis.lazy import Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure
-from trm.analysis.words import count, percent, place
+from trm.analysis.words import count, percent, setting_in_words
 from trm.errors import UserError
 
 
@@ -73,7 +73,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             common.seed_marks(axes[0], at, values, shades[value], marker, **beside)
         heights = [mean.value for mean in means.values()]
         axes[0].plot(np.array(list(means)), heights, color=shades[value], linewidth=1.1)
-        found.append(gain(series, place(key, value) if key else "", tested))
+        found.append(gain(series, setting_in_words(key, value) if key else "", tested))
     trained = rows["model.halt_max_steps"].unique()
     if len(trained) == 1:
         axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)

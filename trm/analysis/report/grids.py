@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from trm.analysis.labels import FORM_NAMES, label
+from trm.analysis.labels import FORM_NAMES, TARGETS, label
 from trm.analysis.published import REPORTED
 from trm.analysis.report.contents import FitBlock, Grid, Section
 from trm.analysis.stats import Mean, share
@@ -60,7 +60,7 @@ def results_grid(table: Table) -> Grid:
 def costs_grid(table: Table) -> Grid:
     """A row for each grid point: size, compute, time, memory, and the cost of reaching the targets."""
     rows = _points(table)
-    reached = [goal for goal in (80, 85) if rows[f"steps_to_{goal}"].notna().any()]
+    reached = [goal for goal in TARGETS if rows[f"steps_to_{goal}"].notna().any()]
     columns = ["grid point", "parameters", "training FLOPs", "time per run", "puzzles/s", "peak memory"]
     columns += [f"to {goal} % validation accuracy" for goal in reached]
     lines = []

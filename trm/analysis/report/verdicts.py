@@ -8,10 +8,10 @@ import pandas as pd
 from trm.analysis import stats
 from trm.analysis.claims import compared, level
 from trm.analysis.labels import label, lower_is_better
-from trm.analysis.laws import of_fit
+from trm.analysis.laws import claims_of_fit
 from trm.analysis.specs import Check
 from trm.analysis.tables import Table
-from trm.analysis.words import goal, listed, measured, noun, place
+from trm.analysis.words import goal, listed, measured, noun, setting_in_words
 from trm.errors import UserError
 
 State = Literal["supported", "contradicted", "undecided", "not tested"]
@@ -84,14 +84,10 @@ def _law(check: Check, fits: Sequence[Mapping[str, Any]]) -> Verdict:
     x = check.law or check.exponent
     for fit in fits:
         spec = fit["spec"]
-        if (
-            spec["x"] != x
-            or (check.exponent is None) == (spec["form"] == "isoflop")
-            or spec["y"] != check.metric
-            or spec["form"] == "regime"
-        ):
+        other = spec["form"] != "isoflop" if check.exponent else spec["second"]
+        if other or (spec["x"], spec["y"]) != (x, check.metric):
             continue
-        made = of_fit(fit)[0]
+        made = claims_of_fit(fit)[0]
         if made.measure not in ("power", "optimum") or not made.interval:
             return Verdict("undecided", made.text())
         low, high = check.between or (0.0, float("inf"))
@@ -108,4 +104,4 @@ def _series(table: Table, where: Mapping[str, Any], metric: str) -> pd.Series:
 
 
 def _named(where: Mapping[str, Any]) -> str:
-    return listed([place(name, value) for name, value in where.items()])
+    return listed([setting_in_words(name, value) for name, value in where.items()])

@@ -9,15 +9,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from trm.analysis.labels import TARGETS
 from trm.analysis.specs import TablePoint, TableRun, TableSpec
-from trm.analysis.stats import first_reach
 from trm.analysis.tables.store import Table, mark
-from trm.analysis.words import listed
 from trm.errors import UserError
-from trm.io import read_json
 from trm.study.dataset_identity import shape
 from trm.study.flops import step_flops
-from trm.study.records import HISTORY, TRAINING, WEIGHTS, check_evaluation, read_training
+from trm.study.records import (
+    AGAIN,
+    HISTORY,
+    TRAINING,
+    WEIGHTS,
+    check_evaluation,
+    read_record,
+    read_training,
+)
 from trm.study.schema import RunConfig
 from trm.study.stages import recursion_stages
 
@@ -29,8 +35,8 @@ MEASURED = (
     "flops_per_puzzle",
 )  # fmt: skip
 """Fields of an evaluation's result that become columns as they are."""
-TARGETS = (0.80, 0.85)
-"""Validation accuracies whose first crossing is in the table (steps_to_80, seconds_to_80, flops_to_80, ...)."""
+NEEDED = {"split", "policy", "steps", "puzzles", "correct", "exact_accuracy"}
+"""Fields that every result has."""
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "v4": 275e12}
 """Dense bfloat16 FLOP/s of one device by its maker, by a part of its name."""
 
@@ -128,8 +134,7 @@ def _run(
 ) -> tuple[dict[str, Any], pd.DataFrame, list[tuple[str, dict[str, Any]]]] | None:
     """A run's training.json, history and evaluations, or None after noting what is missing."""
     folder = Path(run.directory)
-    path = folder / TRAINING
-    wanted = [path, folder / HISTORY, *(folder / file for file in run.evaluations)]
+    wanted = [folder / TRAINING, folder / HISTORY, *(folder / file for file in run.evaluations)]
     missing = [file for file in wanted if not file.exists()]
     for file in missing:
         if not allow_missing:
@@ -139,73 +144,36 @@ def _run(
     if set(wanted[:2]) & set(missing) or not present:
         return None
     try:
-        training = _checked(
-            path, {"config", "dataset", "outcome", "provenance", "train_flops", "wall_seconds"}
-        )
-        read_training(folder, (HISTORY,))
-        history = _history(wanted[1])
-        evaluations = [(file.name, _checked(file, {"evaluation", "config", "results"})) for file in present]
-        for file, (_, evaluation) in zip(present, evaluations, strict=True):
-            check_evaluation(file, evaluation, training)
-        try:
-            history = history.assign(flops=cumulative_flops(training, history["step"]))
-            info["runs"][run.run] = _provenance(training, history)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path} is damaged or of another version ({error}): {REMEDY}") from None
-    except UserError as error:
+        training = read_training(folder, (HISTORY,))
+        evaluations = [(file.name, _evaluation(file, training)) for file in present]
+        history = _history(folder / HISTORY)
+        history = history.assign(flops=cumulative_flops(training, history["step"]))
+        info["runs"][run.run] = _provenance(training, history)
+    except (UserError, KeyError, TypeError, ValueError) as error:
+        why = f"{folder} holds a damaged file, or one of another version ({error!r}): delete it and build it again"
+        why = str(error) if isinstance(error, UserError) else why
         if not allow_missing:
-            raise
-        info["missing"].append({"run": run.run, "seed": run.seed, "file": str(folder), "why": str(error)})
+            raise UserError(why) from None
+        info["missing"].append({"run": run.run, "seed": run.seed, "file": str(folder), "why": why})
         return None
     return training, history, evaluations
 
 
-REMEDY = "delete it and build it again"
-
-
-def _checked(path: Path, keys: set[str]) -> dict[str, Any]:
-    """A JSON object that has `keys`, without NaN. UserError names the file."""
-    content = read_json(path)
-    try:
-        json.dumps(content, allow_nan=False)
-    except ValueError:
-        raise UserError(f"{path} is damaged (it holds NaN or infinity): {REMEDY}") from None
-    lacking = sorted(keys - set(content)) if isinstance(content, dict) else sorted(keys)
-    if lacking:
-        raise UserError(f"{path} is damaged or of another version (no {listed(lacking)}): {REMEDY}")
-    if "results" in keys:
-        _check_results(path, content["results"])
-    return dict(content)
-
-
-def _check_results(path: Path, results: Any) -> None:
-    """Whether an evaluation's results hold what every table needs."""
-    if not isinstance(results, list) or not results:
-        raise UserError(f"{path} is damaged (no results): {REMEDY}")
-    texts, numbers = ("split", "policy"), ("steps", "puzzles", "correct", "exact_accuracy")
-    for result in results:
-        for key in (*texts, *numbers):
-            kind = str if key in texts else (int, float)
-            if not isinstance(result, dict) or not isinstance(result.get(key), kind):
-                raise UserError(f"{path} is damaged (a result without {key}): {REMEDY}")
+def _evaluation(path: Path, training: dict[str, Any]) -> dict[str, Any]:
+    """An evaluation of the run. UserError: it is another one's, or has no results."""
+    document = read_record(path, ("evaluation", "config", "results"))
+    check_evaluation(path, document, training)
+    if not all(set(result) >= NEEDED for result in document["results"]) or not document["results"]:
+        raise UserError(f"{path} is damaged (its results are not complete): {AGAIN}")
+    return document
 
 
 def _history(path: Path) -> pd.DataFrame:
-    """A run's history.csv. UserError: it does not parse, is empty, or its steps are not rising numbers."""
-    try:
-        history = pd.read_csv(path)
-        lacking = [name for name in ("step", "rows", "seconds") if name not in history]
-        if lacking:
-            raise ValueError(f"no column {listed(lacking)}")
-        if not len(history):
-            raise ValueError("no row")
-        texts = [name for name in history if not pd.api.types.is_numeric_dtype(history[name])]
-        if texts:
-            raise ValueError(f"text in column {texts[0]}")
-        if history["step"].isna().any() or not history["step"].is_monotonic_increasing:
-            raise ValueError("its steps do not rise")
-    except (ValueError, pd.errors.ParserError) as error:
-        raise UserError(f"{path} is damaged ({error}): delete the run's folder and train it again") from None
+    """A run's history.csv. ValueError: it is not one."""
+    history = pd.read_csv(path)
+    numbers = {"step", "rows", "seconds"} <= set(history.select_dtypes("number"))
+    if not numbers or not len(history) or not history["step"].is_monotonic_increasing:
+        raise ValueError(f"{path.name} has no rising steps, rows and seconds")
     return history
 
 
@@ -274,7 +242,7 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
     }
     for target in TARGETS:
         for name, axis in (("steps", "step"), ("seconds", "seconds"), ("flops", "flops")):
-            columns[f"{name}_to_{round(100 * target)}"] = first_reach(history, target, axis=axis)
+            columns[f"{name}_to_{target}"] = first_reach(history, target / 100, axis=axis)
     tail = history.tail(max(2, len(history) // 10))
     for name, source in (("loss_variance", "train/loss"), ("grad_norm_variance", "train/grad_norm")):
         values = tail[source].dropna().to_numpy(float) if source in tail else np.empty(0)
@@ -283,6 +251,34 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
     for section, fields in (("model", model), ("data", data), ("training", fit), ("placement", placement)):
         columns |= {f"{section}.{key}": _cell(value) for key, value in fields.items()}
     return columns
+
+
+def first_reach(
+    history: pd.DataFrame, target: float, metric: str = "eval/exact_accuracy", axis: str = "step"
+) -> float | None:
+    """Where a history first reaches `target`, linear between two measurements.
+
+    Args:
+        history: one run's rows, rising in `axis`.
+        target: value of `metric` to reach.
+        metric: column of shares.
+        axis: column that is read off (step, rows, seconds).
+
+    Returns:
+        The place in units of `axis`; None if it is never reached or never measured.
+    """
+    if metric not in history:
+        return None
+    known = history[[axis, metric]].dropna()
+    place, value = known[axis].to_numpy(float), known[metric].to_numpy(float)
+    above = np.flatnonzero(value >= target)
+    if not len(above):
+        return None
+    i = int(above[0])
+    if i == 0 or value[i] == value[i - 1]:
+        return float(place[i])
+    part = (target - value[i - 1]) / (value[i] - value[i - 1])
+    return float(place[i - 1] + part * (place[i] - place[i - 1]))
 
 
 def _last(history: pd.DataFrame, column: str) -> float | None:

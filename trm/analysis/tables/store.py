@@ -12,8 +12,8 @@ import pandas as pd
 
 from trm.analysis.words import listed
 from trm.errors import UserError
-from trm.io import dump, read_json, write_text
-from trm.study.records import AGAIN, check_checksum, check_name, check_seal, sealed
+from trm.io import dump, write_text
+from trm.study.records import check_checksum, check_name, read_record, sealed
 
 
 @dataclass
@@ -193,11 +193,8 @@ def save(table: Table, out: str | Path) -> None:
 def load(path: str | Path) -> Table:
     """Read a table written by `save`. UserError: a file is missing or damaged, has changed, or is another table's."""
     rows, sidecar, curves = paths(path)
-    info = read_json(sidecar)
-    if not isinstance(info, dict):
-        raise UserError(f"{sidecar} is damaged: {AGAIN}")
+    info = read_record(sidecar)
     check_name(rows, rows.stem, info.get("name", rows.stem))  # earlier versions wrote no name
-    check_seal(sidecar, info)
     check_checksum(rows, info.get("fingerprint"))
     check_checksum(curves, info.get("curves_sha256"))
     kinds = dict.fromkeys(info.get("text_columns", []), "str")

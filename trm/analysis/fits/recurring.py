@@ -13,24 +13,27 @@ a grid of this kind has few equal runs. A share below half a test puzzle is not 
 lies.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.special import expit, logit
 
 from trm.analysis.fits.bootstrap import student_factor
-from trm.analysis.fits.compare import MIN_DELTA, delta_for
-from trm.analysis.fits.forms import SCALE, Array, Bounds, Form, normalise
-from trm.analysis.fits.solve import Solution, solve
-from trm.analysis.specs import FitSpec, Place
+from trm.analysis.fits.compare import MIN_DELTA, Fitted, aicc, delta_for, fit_values
+from trm.analysis.fits.data import Data
+from trm.analysis.fits.forms import SCALE, Array, Bounds, Form
+from trm.analysis.fits.solve import solve
+from trm.analysis.specs import VARIABLES, FitSpec, PredictedRun
 from trm.analysis.tables import Table
 from trm.analysis.words import compact, count
 
-COLUMNS = ("train_flops", "parameters", "data.train_puzzles")
+COLUMNS = VARIABLES["recurring_data"]
 """The variables C, N and U."""
+LEVEL = 0.9
+"""Level of the intervals: these grids are small."""
 SHAPES = ("logistic", "cloglog", "gompertz")
 DATA = ("", "floor", "data")
 SLOPE: Bounds = (-8.0, 8.0)
@@ -129,60 +132,49 @@ def _form(shape: str, data: str) -> Form:
     )
 
 
-REGIME: dict[str, Form] = {f"{shape} {data}".strip(): _form(shape, data) for shape in SHAPES for data in DATA}
+RECURRING: dict[str, Form] = {
+    f"{shape} {data}".strip(): _form(shape, data) for shape in SHAPES for data in DATA
+}
 """Name -> form, its value in logits."""
 
 
-@dataclass(frozen=True)
-class Runs:
-    """Finished runs: variables [3, N], logit of the error, test puzzles behind it, grid point."""
-
-    x: Array
-    y: Array
-    tested: Array
-    group: np.ndarray
-
-
-def runs_of(rows: pd.DataFrame) -> Runs:
-    """The rows' runs; of an error of 0 or 1 half a test puzzle is taken away."""
+def runs_of(rows: pd.DataFrame) -> Data:
+    """The rows as observations; of an error of 0 or 1 half a test puzzle is taken away."""
     x = rows[list(COLUMNS)].to_numpy(float).T
     tested = rows["puzzles"].to_numpy(float)
     error = np.clip(rows["error"].to_numpy(float), 0.5 / tested, 1 - 0.5 / tested)
     _, group = np.unique(x, axis=1, return_inverse=True)
-    return Runs(x, logit(error), tested, group.reshape(-1))
+    return Data(x, error, group.reshape(-1), rows["run"].tolist(), tested)
 
 
-def regime(table: Table, spec: FitSpec) -> dict[str, Any]:
+def recurring(table: Table, spec: FitSpec) -> dict[str, Any]:
     """Forms with their weights; floors, predictions of `spec.places` and of the runs beyond `spec.until`."""
     rows = table.select(spec.where, COLUMNS, plain=True)
     rows = rows[rows["finished"].astype(bool) & rows["error"].notna()]
-    cost = rows[COLUMNS[0]].to_numpy(float)
-    fitted = cost <= (spec.until or np.inf)
-    data = runs_of(rows[fitted])
-    group: dict[str, Any] = {"hue": None, "runs": len(data.y), "points": len(np.unique(data.group))}
+    within = rows[COLUMNS[0]].to_numpy(float) <= (spec.until or np.inf)
+    data = runs_of(rows[within])
+    group: dict[str, Any] = {"hue": None, "runs": len(data.y), "points": data.points}
     group |= {"exclusions": [], "notes": []}
-    usable = {name: form for name, form in REGIME.items() if group["points"] > len(form.parameters) + 1}
+    least = min(data.points - 2, len(data.y) - 3)
+    usable = {name: form for name, form in RECURRING.items() if len(form.parameters) <= least}
     if not usable:
-        points = count(group["points"], "point")
+        points = count(data.points, "point")
         return {**group, "error": f"{points}: too few for the forms of compute, size and data"}
     fits, noise = _fit(data, usable, spec)
     if not fits:
         return {**group, "error": "no form converges"}
-    puzzles = np.unique(data.x[2])
-    floors = [{"puzzles": float(u), **_floor(fits, float(u), spec.level)} for u in puzzles]
-    places: list[tuple[Place, int | None]] = [(place, None) for place in spec.places]
-    places += [_observed(part) for _, part in rows[~fitted].groupby(list(COLUMNS))]
+    wanted: list[tuple[PredictedRun, int | None]] = [(run, None) for run in spec.places]
+    wanted += [(_observed(part), len(part)) for _, part in rows[~within].groupby(list(COLUMNS))]
+    tested = int(data.tested.min())
     return group | {
         "chosen": "average",
         "why": "all forms, by their Akaike weights",
-        "interval": spec.level,
-        "noise": noise,
+        "doubts": [],
+        "interval": LEVEL,
         "range": [[float(row.min()), float(row.max())] for row in data.x],
         "forms": {name: fit.numbers for name, fit in fits.items()},
-        "floors": floors,
-        "places": [
-            _place(fits, place, (seeds, int(data.tested.min())), noise, spec) for place, seeds in places
-        ],
+        "floors": [{"puzzles": float(u), **_floor(fits, float(u))} for u in np.unique(data.x[2])],
+        "places": [_place(fits, run, (seeds, tested), noise, spec.seed) for run, seeds in wanted],
     }
 
 
@@ -190,135 +182,116 @@ def regime(table: Table, spec: FitSpec) -> dict[str, Any]:
 class _Fit:
     form: Form
     phi: Array
-    """In the data's own units [k]."""
+    """In the data's own units [1, k]."""
     refits: Array
     """[B, k]."""
+    aicc: float
     weight: float
-    numbers: dict[str, Any]
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        values = dict(zip(self.form.parameters, self.phi[0].tolist()))
+        return {"parameters": values, "aicc": self.aicc, "weight": self.weight, "enough_points": True}
 
 
-def _fit(data: Runs, forms: Mapping[str, Form], spec: FitSpec) -> tuple[dict[str, _Fit], float]:
+def _fit(data: Data, forms: Mapping[str, Form], spec: FitSpec) -> tuple[dict[str, _Fit], float]:
     """Every form that converges, with its refits and its Akaike weight; and the noise of a run (standard deviation)."""
-    n, limit = len(data.y), float(np.log(2 * data.tested.min() - 1))
-    error = expit(data.y)
-    binomial = 1 / (data.tested * error * (1 - error))
+    logits, limit = logit(data.y), float(np.log(2 * data.tested.min() - 1))
+    seen = {name: replace(form, value=_Seen(form.value, limit)) for name, form in forms.items()}
+    binomial = 1 / (data.tested * data.y * (1 - data.y))
     noise, found = START, {}
     for _ in range(3):  # the noise weighs the runs, and their misfit is the noise
         weight = noise**2 / (noise**2 + binomial)
-        found = {name: _solved(form, data, weight, noise, limit) for name, form in forms.items()}
-        found = {name: item for name, item in found.items() if item.best.converged[0]}
+        found = {n: fit_values(form, data, logits, delta_for(noise), weight) for n, form in seen.items()}
+        found = {name: item for name, item in found.items() if item.solution.converged[0]}
         if not found:
             return {}, noise
-        lowest = min(found.values(), key=lambda item: item.aicc)
-        free = n - len(lowest.form.parameters)
-        noise = max(MIN_DELTA, float(np.sqrt((weight * lowest.residual**2).sum() / free)))
+        lowest = min(found.values(), key=_criterion)
+        free = len(logits) - len(lowest.form.parameters)
+        misfit = logits - lowest.form.log_value(lowest.solution.phi, lowest.u)[0]
+        noise = max(MIN_DELTA, float(np.sqrt((weight * misfit**2).sum() / free)))
     rng = np.random.default_rng(spec.seed)
-    wide = student_factor(free, 0, spec.level) * np.sqrt(noise**2 + binomial)
-    draws = wide * rng.normal(size=(spec.bootstrap, n))
-    refitted = {}
+    wide = student_factor(free, 0, LEVEL) * np.sqrt(noise**2 + binomial)
+    draws = wide * rng.normal(size=(spec.bootstrap, len(logits)))
+    refits = {}
     for name, item in found.items():
-        samples = np.clip(data.y - item.residual + draws, -limit, limit)
-        starts = np.concatenate([item.best.phi, item.starts])
+        own = item.form.log_value(item.solution.phi, item.u)[0]
+        samples = np.clip(own + draws, -limit, limit)
+        starts = np.concatenate([item.solution.phi, item.starts])
         weights = np.broadcast_to(weight, samples.shape)
         again = solve(item.form, item.u, samples, delta_for(noise), starts, refine=2, weights=weights)
         if again.converged.any():
-            refitted[name] = forms[name].public(again.phi[again.converged], item.scale)
-    total = sum(np.exp(-(found[name].aicc - lowest.aicc) / 2) for name in refitted)
+            refits[name] = item.form.public(again.phi[again.converged], item.scale)
+    criteria = {name: _criterion(found[name]) for name in refits}
+    shares = {name: float(np.exp((min(criteria.values()) - value) / 2)) for name, value in criteria.items()}
     fits = {}
-    for name, refits in refitted.items():
-        item = found[name]
-        phi = forms[name].public(item.best.phi, item.scale)[0]
-        share = float(np.exp(-(item.aicc - lowest.aicc) / 2) / total)
-        values = dict(zip(item.form.parameters, phi.tolist()))
-        numbers = {"parameters": values, "aicc": item.aicc, "weight": share, "enough_points": True}
-        fits[name] = _Fit(forms[name], phi, refits, share, numbers)
+    for name, share in shares.items():
+        own = found[name].form.public(found[name].solution.phi, found[name].scale)
+        fits[name] = _Fit(forms[name], own, refits[name], criteria[name], share / sum(shares.values()))
     return fits, noise
 
 
-class _Solved(NamedTuple):
-    """One form fitted to the runs."""
-
-    form: Form
-    best: Solution
-    residual: Array
-    aicc: float
-    starts: Array
-    u: Array
-    scale: Array
+def _criterion(item: Fitted) -> float:
+    return aicc(item) or 0.0  # there are enough runs
 
 
-def _solved(form: Form, data: Runs, weight: Array, noise: float, limit: float) -> _Solved:
-    u, scale = normalise(form, data.x)
-    form = replace(form, value=_Seen(form.value, limit))
-    starts = form.starts(u, expit(data.y))
-    best = solve(form, u, data.y[None], delta_for(noise), starts, refine=len(starts), weights=weight[None])
-    k, n = len(form.parameters) + 1, len(data.y)
-    loss = n * np.log(max(2 * float(best.cost[0]) / n, 1e-12))
-    aicc = float(loss + 2 * k + 2 * k * (k + 1) / max(n - k - 1, 1))
-    return _Solved(form, best, data.y - form.log_value(best.phi, u)[0], aicc, starts, u, scale)
-
-
-def _observed(rows: pd.DataFrame) -> tuple[Place, int]:
+def _observed(rows: pd.DataFrame) -> PredictedRun:
     first = rows.iloc[0]
-    place = Place(
+    return PredictedRun(
         label=f"held out, {compact(first[COLUMNS[2]])} puzzles, {compact(first[COLUMNS[1]])} parameters",
         puzzles=int(first[COLUMNS[2]]),
         parameters=int(first[COLUMNS[1]]),
         flops=float(first[COLUMNS[0]]),
         error=float(rows["error"].mean()),
     )
-    return place, len(rows)
 
 
-def _mixed(parts: Sequence[Array], weights: Sequence[float], level: float) -> list[float]:
-    """Weighted percentiles of the draws [B] of several forms."""
-    values = np.concatenate(parts)
-    share = np.concatenate([np.full(len(part), w / len(part)) for part, w in zip(parts, weights)])
-    order = np.argsort(values)
-    passed = np.cumsum(share[order]) / share.sum()
-    ends = np.searchsorted(passed, [(1 - level) / 2, (1 + level) / 2])
-    return [float(values[order][min(end, len(values) - 1)]) for end in ends]
+def _mixed(draws: Mapping[str, Array], fits: Mapping[str, _Fit]) -> list[float]:
+    """The interval of the draws [B] of several forms, weighted."""
+    values = np.concatenate(list(draws.values()))
+    weights = np.concatenate(
+        [np.full(len(part), fits[name].weight / len(part)) for name, part in draws.items()]
+    )
+    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    return [float(end) for end in np.quantile(values, ends, weights=weights, method="inverted_cdf")]
 
 
 def _place(
-    fits: Mapping[str, _Fit], place: Place, measured: tuple[int | None, int], noise: float, spec: FitSpec
+    fits: Mapping[str, _Fit], run: PredictedRun, measured: tuple[int | None, int], noise: float, seed: int
 ) -> dict[str, Any]:
     """The prediction for a measurement with this many seeds (None: one) and test puzzles."""
-    seeds, runs, tested = measured[0], measured[0] or 1, measured[1] * (measured[0] or 1)
-    x = np.array([[place.flops], [place.parameters], [place.puzzles]], float)
-    rng = np.random.default_rng(spec.seed)
-    draws, own = [], {}
+    runs, tested = measured[0] or 1, measured[1] * (measured[0] or 1)
+    x = np.array([[run.flops], [run.parameters], [run.puzzles]], float)
+    rng = np.random.default_rng(seed)
+    draws = {}
     for name, fit in fits.items():
         at = fit.form.log_value(fit.refits, x)[:, 0]
         error = expit(at + rng.normal(0, noise / runs**0.5, len(at)))
-        draws.append(rng.binomial(tested, error) / tested)
-        own[name] = float(expit(fit.form.log_value(fit.phi[None], x))[0, 0])
-    weights = [fit.weight for fit in fits.values()]
-    middle = float(expit(np.dot([logit(value) for value in own.values()], weights)))
-    interval = _mixed(draws, weights, spec.level)
-    numbers = place.model_dump() | {"predicted": middle, "interval": interval}
-    return {**numbers, "seeds": seeds, "forms": own}
+        draws[name] = rng.binomial(tested, error) / tested
+    own = {name: float(fit.form.log_value(fit.phi, x)[0, 0]) for name, fit in fits.items()}
+    return run.model_dump() | {
+        "predicted": float(expit(sum(fits[name].weight * value for name, value in own.items()))),
+        "interval": _mixed(draws, fits),
+        "seeds": measured[0],
+        "forms": {name: float(expit(value)) for name, value in own.items()},
+    }
 
 
-def _floor(fits: Mapping[str, _Fit], puzzles: float, level: float) -> dict[str, Any]:
+def _floor(fits: Mapping[str, _Fit], puzzles: float) -> dict[str, Any]:
     """The error that no compute removes, at U puzzles."""
-    draws, values = [], []
-    for name, fit in fits.items():
-        several = np.vstack([fit.phi, fit.refits])
+
+    def floor(name: str, phi: Array) -> Array:
         known = name.endswith(" floor")
-        floor = expit(several[:, 3] - several[:, 4] * np.log(puzzles)) if known else np.zeros(len(several))
-        values.append(floor[0])
-        draws.append(floor[1:])
-    weights = [fit.weight for fit in fits.values()]
-    return {"value": float(np.dot(values, weights)), "interval": _mixed(draws, weights, level)}
+        return expit(phi[:, 3] - phi[:, 4] * np.log(puzzles)) if known else np.zeros(len(phi))
+
+    value = sum(fit.weight * float(floor(name, fit.phi)[0]) for name, fit in fits.items())
+    return {"value": value, "interval": _mixed({n: floor(n, fit.refits) for n, fit in fits.items()}, fits)}
 
 
-def averaged(group: Mapping[str, Any], flops: Array, parameters: float, puzzles: float) -> Array:
-    """The error at each of `flops` by all forms together, from the content of fit.json."""
-    x = np.stack([flops, np.full_like(flops, parameters), np.full_like(flops, puzzles)])
-    total = np.zeros_like(flops)
-    for name, item in group["forms"].items():
-        form = REGIME[name]
-        phi = np.array([[item["parameters"][key] for key in form.parameters]])
-        total += item["weight"] * form.log_value(phi, x)[0]
+def averaged(forms: Mapping[str, Any], x: Array) -> Array:
+    """The error at x [3, N] by all forms together, `forms` of fit.json."""
+    total = np.zeros(x.shape[1])
+    for name, item in forms.items():
+        phi = np.array([[item["parameters"][key] for key in RECURRING[name].parameters]])
+        total += item["weight"] * RECURRING[name].log_value(phi, x)[0]
     return np.asarray(expit(total))
