@@ -43,14 +43,13 @@ def test_a_plateau_and_too_few_points_are_said() -> None:
     assert "5 points do not rule out a sigmoid in log x" in doubts
 
 
-def test_a_floor_that_fits_as_well_widens_a_prediction() -> None:
+def test_a_floor_that_fits_as_well_widens_the_ribbon() -> None:
     curve, *_ = TRUE["power law, a = 0.5"]
-    fit = studied(curve, 3, 0.12, 4, 60, at=1e6)
-    law = fit["forms"][fit["chosen"]]
+    fit = studied(curve, 3, 0.12, 4, 60)
+    ribbon = fit["forms"][fit["chosen"]]["curve"]
     assert {"power_law", "power_law_floor"} <= set(fit["spanned"])
-    others = [fit["forms"][name]["at"]["interval"] for name in fit["spanned"]]
-    assert law["at"]["interval"][1] == max(high for _, high in others)
-    assert law["at"]["interval"][1] > 3 * law["parameters"]["A"] * 1e6 ** -law["parameters"]["a"]
+    assert ribbon["high"][-1] == max(fit["forms"][name]["curve"]["high"][-1] for name in fit["spanned"])
+    assert ribbon["high"][-1] > 1.5 * ribbon["y"][-1]
 
 
 def repeated() -> tuple[np.ndarray, np.ndarray, list[str]]:

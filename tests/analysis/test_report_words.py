@@ -113,7 +113,7 @@ def words(spec: dict[str, Any]) -> dict[str, Any]:
         }
         for section in report.sections
     }
-    keys = ("size", "findings", "power", "problems")
+    keys = ("size", "findings", "problems")
     return json.loads(dump({**{key: getattr(report, key) for key in keys}, "sections": sections}))
 
 

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from trm.analysis.claims import Bounds, Claim, Verdict, span, verdict_on
-from trm.analysis.labels import FORM_NAMES, label
-from trm.analysis.specs import VARIABLES, Reported
-from trm.analysis.words import count, estimate, goal, listed, measured, noun, number, setting_in_words
+from trm.analysis.labels import label
+from trm.analysis.specs import VARIABLES
+from trm.analysis.words import estimate, goal, listed, measured, noun, number, setting_in_words
 
 Fit = Mapping[str, Any]
 """The content of a fit.json."""
@@ -54,8 +53,6 @@ def claims_of_fit(fit: Fit) -> list[Claim]:
         where = setting_in_words(hue, group["hue"]) if hue else ""
         if spec["form"] in ("optimum", "isoflop"):
             found += _optima(group, spec)
-        elif spec["form"] == "recurring_data":
-            found += _recurring(group)
         elif spec["form"] in VARIABLES:
             found += _two(group, spec)
         elif spec["form"] == "critical_batch":
@@ -167,50 +164,6 @@ def _two(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
         found.append(
             Claim("copies_worth", "", "", worth, bounds, "none", "level", more=", however many there are")
         )
-    return found
-
-
-def extrapolated(group: Group, x: str, y: str, goal: Reported) -> Claim:
-    """What the law predicts, how far it had to reach, and whether the published value is inside its interval."""
-    if "error" in group:
-        return law_claim(group, x, y)
-    published, unit = f"{goal.label}: {measured(y, goal.y)}", label(x).unit or noun(x)
-    reach = f"{number(goal.x / group['range'][0][1], 2)} times beyond the data to {number(goal.x)} {unit}"
-    if group["chosen"] == "constant":
-        return replace(law_claim(group, x, y), more=f"; so nothing is predicted {reach}; {published}")
-    at, forms = chosen(group)["at"], [FORM_NAMES[name] for name in group.get("spanned", ())]
-    what = f"{listed(forms)} together predict" if len(forms) > 1 else "the law predicts"
-    bounds = (at["interval"][0], at["interval"][1]) if at["interval"] else None
-    doubt = f"; the points do not support the law: {listed(group['doubts'])}" if group["doubts"] else ""
-    notes = (
-        " The interval holds the seed spread and the forms that fit: another recipe or task would move it."
-    )
-    verdict = verdict_on(bounds, goal.y) if bounds else "single"
-    fields: dict[str, Any] = {"more": doubt, "notes": notes}
-    return Claim(
-        y, f"extrapolated {reach}, {what}", published, at["y"], bounds, verdict, "prediction", **fields
-    )
-
-
-def _recurring(group: Group) -> list[Claim]:
-    """What all forms together predict at every place."""
-    if "error" in group:
-        what = listed([noun(column) for column in VARIABLES["recurring_data"]])
-        return [Claim("error", what, "", math.nan, None, "none", "change", more=group["error"])]
-    forms, level = count(len(group["forms"]), "form"), f"{100 * group['interval']:.0f} %"
-    found = []
-    for item in group["places"]:
-        reach = number(item["flops"] / group["range"][0][1], 2)
-        subject = (
-            f"at {item['puzzles']:,} puzzles, {number(item['parameters'])} parameters and {number(item['flops'])} "
-            f"FLOPs ({reach} times beyond the fit), {forms} together predict ({level} interval)"
-        )
-        bounds = (item["interval"][0], item["interval"][1])
-        verdict = "single" if item["error"] is None else verdict_on(bounds, item["error"])
-        seeds = f", {count(item['seeds'], 'seed')}" if item["seeds"] else ""
-        known = "not measured" if item["error"] is None else measured("error", item["error"])
-        against = f"{item['label']}: {known}{seeds}"
-        found.append(Claim("error", subject, against, item["predicted"], bounds, verdict, "prediction"))
     return found
 
 

@@ -19,13 +19,12 @@ Scalar = bool | int | float | str | None
 Form = Literal["constant", "power_law", "power_law_floor", "exponential", "sigmoid"]
 """constant: e = E; power_law: e = A x^-a; power_law_floor: e = E + A x^-a; its rivals: exponential e = E + A exp(-x/s)
 and sigmoid e = E + A / (1 + (x/m)^k), m within the data."""
-Surface = Literal["joint", "repeated_data", "recurring_data"]
+Surface = Literal["joint", "repeated_data"]
 VARIABLES: dict[str, tuple[str, ...]] = {
     "joint": ("parameters", "train_flops"),
     "repeated_data": ("data.train_puzzles", "data.augmentations"),
-    "recurring_data": ("train_flops", "parameters", "data.train_puzzles"),
 }
-"""Laws of several variables, and these."""
+"""Laws of two variables, and these."""
 
 
 def _known(what: str, names: tuple[str, ...]) -> AfterValidator:
@@ -50,19 +49,6 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class PredictedRun(Spec):
-    """A run that a law predicts."""
-
-    label: str
-    puzzles: Annotated[int, Field(ge=1)]
-    """Training puzzles, copies not counted."""
-    parameters: Annotated[int, Field(ge=1)]
-    flops: Annotated[float, Field(gt=0)]
-    """Training FLOPs."""
-    error: Annotated[float, Field(ge=0, le=1)] | None = None
-    """What was measured or published, as a share of one."""
-
-
 class FitSpec(Spec):
     """One fit. Its canonical JSON is the identity of a fit.json."""
 
@@ -70,8 +56,7 @@ class FitSpec(Spec):
     """Experiments whose tables are read together; empty: every table given."""
     form: Form | Surface | Literal["auto", "critical_batch", "optimum", "isoflop"] = "auto"
     """The law. auto: the best of a constant and the power laws; repeated_data: Muennighoff et al. 2023 with U = `x` and
-    R = `second`; joint: E + A N^-a + B C^-b with N = `x`, C = `second`; recurring_data: sigmoids of compute and size
-    over a floor of the data, averaged (trm/analysis/fits/recurring.py); critical_batch: S = Smin (1 + B*/B); optimum:
+    R = `second`; joint: E + A N^-a + B C^-b with N = `x`, C = `second`; critical_batch: S = Smin (1 + B*/B); optimum:
     the best `x` for every `second`, then a power law of it; isoflop: the same by a parabola through every `x` of a
     budget."""
     x: Column = "data.train_puzzles"
@@ -79,7 +64,7 @@ class FitSpec(Spec):
     y: Metric = "error"
     """What is fitted, in log space."""
     second: Column | None = None
-    """Second variable of all forms with several."""
+    """Second variable of all forms with two."""
     hue: Column | None = None
     """One fit for each value of this column."""
     where: Where = {}
@@ -92,12 +77,6 @@ class FitSpec(Spec):
     """Accuracy whose cost the fit also answers."""
     best: bool = False
     """Fit only the grid points on the lower envelope: those with the best error for any `x`."""
-    at: Annotated[float, Field(gt=0)] | None = None
-    """Value of `x` at which the law is also evaluated, with its interval."""
-    until: Annotated[float, Field(gt=0)] | None = None
-    """recurring_data: most training FLOPs of a run that is fitted; the runs beyond are predicted."""
-    places: tuple[PredictedRun, ...] = ()
-    """recurring_data: further runs to predict."""
 
     @model_validator(mode="after")
     def _second(self) -> FitSpec:

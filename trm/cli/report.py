@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spec", required=True, metavar="JSON", help="ReportSpec: JSON text or a file")
     parser.add_argument("--out", required=True, metavar="FILE.html")
     parser.add_argument(
-        "--pdf", metavar="FILE.pdf", help="also print a PDF, if Chromium, Chrome or WeasyPrint is installed"
+        "--pdf", metavar="FILE.pdf", help="also print a PDF, if Chromium or Chrome is installed"
     )
 
 

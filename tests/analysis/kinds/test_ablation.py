@@ -53,7 +53,7 @@ def test_the_baseline_is_named_else_the_scales_recipe_else_the_papers() -> None:
 def test_it_is_drawn(drawn: Drawn, experiment: str, spec: dict[str, Any]) -> None:
     drawing = drawn(experiment, kind="ablation", **spec)
     assert "Holm" in drawing.caption
-    assert drawing.numbers["detectable"] > 0
+    assert "(80 % power)" in drawing.sentence
 
 
 def test_an_unknown_baseline_is_refused(drawn: Drawn) -> None:

@@ -19,4 +19,4 @@ def test_runs_agree_or_do_not() -> None:
 
 def test_it_is_drawn(drawn: Drawn) -> None:
     drawing = drawn("mixer", kind="agreement")
-    assert [part["name"] for part in drawing.numbers["agreement"]] == ["mixer=mlp", "mixer=attention"]
+    assert "mixer=attention does not agree with mixer=mlp" in drawing.sentence

@@ -10,8 +10,7 @@ import pytest
 from tests.analysis.conftest import Drawn, figure
 from trm.analysis.claims import answer, sentences, strength
 from trm.analysis.fits.data import Data, envelope, gather
-from trm.analysis.laws import claims_of_fit, equation, extrapolated, law_claim, supported
-from trm.analysis.specs import Reported
+from trm.analysis.laws import claims_of_fit, equation, law_claim, supported
 from trm.analysis.tables import Table
 
 
@@ -130,36 +129,6 @@ def test_every_variant_is_drawn(drawn: Drawn, experiment: str, spec: dict[str, A
     assert len(ticks) >= 2
 
 
-PREDICTION: dict[str, Any] = {"x": "train_flops", "envelope": True, "predict": {"x": 1e15, "y": 0.05}}
-
-
-def test_a_prediction_lies_inside_or_outside_the_interval() -> None:
-    form = {"at": {"x": 1e15, "y": 0.04, "interval": [0.03, 0.06]}}
-    group = {"chosen": "power_law", "forms": {"power_law": form}, "range": [[1e12, 1e13]], "doubts": []}
-    group["means"] = {"x": [[1e12, 1e13]], "y": [0.4, 0.1]}
-
-    def said(group: dict[str, Any]) -> str:
-        return sentences([extrapolated(group, "train_flops", "error", Reported(x=1e15, y=0.05))])
-
-    text = said(group)
-    assert (
-        "Extrapolated 100 times beyond the data to 10¹⁵ FLOPs, the law predicts error 4.0 % [3.0, 6.0]"
-        in text
-    )
-    assert "paper: 5.0 %, inside the interval" in text
-    form["at"]["interval"] = [0.03, 0.045]
-    assert "outside the interval" in said(group)
-    flat = {**group, "chosen": "constant", "forms": {"constant": {**form, "parameters": {"E": 0.1}}}}
-    text = said(flat)
-    assert "so nothing is predicted 100 times beyond the data to 10¹⁵ FLOPs; paper: 5.0 %." in text
-    assert "do not support the law: x" in said({**group, "doubts": ["x"]})
-
-
-def test_a_prediction_is_drawn(drawn: Drawn) -> None:
-    drawing = drawn("compute", kind="law", **PREDICTION)
-    assert drawing.canvas.axes[0].get_xlim()[1] > 1e15
-
-
 def test_only_the_envelope_is_fitted() -> None:
     x, y = np.array([[1.0, 2.0, 3.0, 4.0]]), np.array([0.5, 0.6, 0.3, 0.2])
     data = envelope(Data(x, y, np.arange(4), list("abcd"), np.full(4, 100.0)))
@@ -170,7 +139,7 @@ def test_only_the_envelope_is_fitted() -> None:
 
 
 def test_the_envelope_is_that_of_all_blocks_of_the_grid(tables: dict[str, Table]) -> None:
-    spec = figure(kind="law", **PREDICTION).fits("blocks")[0]
+    spec = figure(kind="law", x="train_flops", envelope=True).fits("blocks")[0]
     assert [hue for hue, _ in gather(tables["blocks"], spec)] == [None]
     apart = gather(tables["blocks"], spec.model_copy(update={"best": False}))
     assert len(apart) == 2

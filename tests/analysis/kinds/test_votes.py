@@ -66,7 +66,6 @@ def test_many_tasks_of_families_are_drawn_by_family(tables):
     with styled():
         drawing = draw(figure(kind="votes"), [table], [])
     assert len(drawing.canvas.axes) == 2
-    assert drawing.numbers["by_task"] == {"fill": 0.5, "mirror": 1.0}
     assert "By family: fill 50.0 %, mirror 100.0 %." in drawing.sentence
     assert "share of tasks solved" in drawing.caption
 

@@ -97,9 +97,9 @@ def by_seed(log_y: Array, group: np.ndarray, seeds: np.ndarray, count: int, seed
     return np.asarray(means + student_factor(len(keys), 1) * numbers[:, index] * residuals)
 
 
-def student_factor(observations: int, points: int, level: float = LEVEL) -> float:
+def student_factor(observations: int, points: int) -> float:
     """Student's quantile over the normal one, for as many degrees of freedom as the pooled seed spread has."""
-    tail = 0.5 + level / 2
+    tail = 0.5 + LEVEL / 2
     freedom = observations - points
     return float(stats.t.ppf(tail, freedom) / stats.norm.ppf(tail)) if freedom > 0 else 1.0
 

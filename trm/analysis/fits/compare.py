@@ -59,17 +59,10 @@ class Fitted:
 
 def fit_form(name: str, data: Data, delta: float) -> Fitted:
     """Fit one form by all starts of its grid."""
-    return fit_values(FORMS[name], data, data.log_y, delta)
-
-
-def fit_values(form: Form, data: Data, value: Array, delta: float, weights: Array | None = None) -> Fitted:
-    """Fit a form to `value` [N], what it is the law of: the data's logarithms or logits."""
+    form = FORMS[name]
     u, scale = normalise(form, data.x[: form.variables])
     starts = form.starts(u, data.y)
-    weights = None if weights is None else weights[None]
-    return Fitted(
-        form, u, scale, solve(form, u, value[None], delta, starts, refine=12, weights=weights), starts
-    )
+    return Fitted(form, u, scale, solve(form, u, data.log_y[None], delta, starts, refine=12), starts)
 
 
 def aicc(fitted: Fitted) -> float | None:

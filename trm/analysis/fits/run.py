@@ -26,7 +26,6 @@ from trm.analysis.fits.compare import (
 from trm.analysis.fits.data import Data, gather, hue_of, on_envelope
 from trm.analysis.fits.forms import EXPONENT, FORMS, Array
 from trm.analysis.fits.optimum import optimum
-from trm.analysis.fits.recurring import recurring
 from trm.analysis.fits.solve import solve
 from trm.analysis.labels import FORM_NAMES
 from trm.analysis.specs import FitSpec
@@ -39,8 +38,6 @@ CURVE = 80
 """Places of the stored curve."""
 REACH = 16.0
 """The stored curve runs this factor beyond the largest point."""
-OTHERS = {"optimum": optimum, "isoflop": optimum, "recurring_data": recurring}
-"""Fits of their own."""
 
 
 def fit_table(table: Table, spec: FitSpec) -> dict[str, Any]:
@@ -53,8 +50,8 @@ def fit_table(table: Table, spec: FitSpec) -> dict[str, Any]:
     Raises:
         UserError: the table lacks a column, or no row matches.
     """
-    if special := OTHERS.get(spec.form):
-        hue, groups = None, [special(table, spec)]
+    if spec.form in ("optimum", "isoflop"):
+        hue, groups = None, [optimum(table, spec)]
     else:
         hue = hue_of(table, spec)
         groups = [{"hue": _plain(value), **fit_data(data, spec)} for value, data in gather(table, spec)]
@@ -154,8 +151,8 @@ def _draws(data: Data, spec: FitSpec) -> Draws:
 def _widen(chosen: str, results: Mapping[str, dict[str, Any]], count: int) -> list[str]:
     """Widen the chosen law's intervals to those of every form that `count` observations leave possible.
 
-    The exponent's spans the power laws; the floor's all forms (a power law without one: 0), and so do the ribbon, the
-    prediction and the price of a target. A prediction is the geometric mean over the forms. Returns the forms.
+    The exponent's spans the power laws; the floor's all forms (a power law without one: 0), and so do the ribbon and
+    the price of a target. Returns the forms.
     """
     # a form with as many parameters as points has no misfit to judge it by
     known = {n: r for n, r in results.items() if "intervals" in r and (r["enough_points"] or n == chosen)}
@@ -169,9 +166,6 @@ def _widen(chosen: str, results: Mapping[str, dict[str, Any]], count: int) -> li
     law["intervals"] = {**law["intervals"], **bounds}
     lows, highs = (np.array([part["curve"][end] for part in parts]) for end in ("low", "high"))
     law["curve"] |= {"low": lows.min(axis=0).tolist(), "high": highs.max(axis=0).tolist()}
-    if "at" in law:
-        value = float(np.exp(np.mean(np.log([part["at"]["y"] for part in parts]))))
-        law["at"] = {**law["at"], "y": value, "interval": _span([part["at"]["interval"] for part in parts])}
     if "target" in law:
         span = _span([part["target"]["interval"] for part in parts])
         never = float(np.mean([part["target"]["never_share"] for part in parts]))
@@ -222,12 +216,6 @@ def _form(name: str, data: Data, spec: FitSpec, delta: float, draws: Draws | Non
             result["reference"] = _reference(fitted, data, refits)
         if spec.target is not None and spec.y == "error":
             result["target"] = _target(fitted, data, refits, spec.target)
-        if spec.at is not None:
-            place = np.array([[spec.at]])
-            result["at"] = {"x": spec.at, "y": float(fitted.predict(place)[0]), "interval": None}
-            if len(refits):
-                interval = percentiles(fitted.predict(place, refits)[:, 0])
-                result["at"]["interval"] = interval.tolist()
     return result
 
 

@@ -87,11 +87,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         remarks=f"{power(raw, detectable, spec.y)} {unmatched(parts, spec.x, values)}"
         if found
         else f"Only {base_name} was measured: nothing to compare.",
-        numbers={
-            "baseline": baseline,
-            "x": spec.x,
-            "detectable": detectable if label(spec.y).percent else None,
-        },
     )
 
 

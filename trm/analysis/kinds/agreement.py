@@ -98,7 +98,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "computations agree at the start, later only averages can."
         ),
         remarks=agreement_sentence(parts),
-        numbers={"agreement": [part._asdict() for part in parts]},
     )
 
 

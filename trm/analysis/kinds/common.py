@@ -57,8 +57,6 @@ class Drawing:
     """Sentences besides the claims."""
     lines: str = ""
     """Small lines under the heading."""
-    numbers: dict[str, Any] = field(default_factory=dict)
-    """Further numbers for the figure's JSON."""
     carried: int | None = None
     """Number of runs behind the fitted line; None: there is no line."""
     sentence: str = field(default="", init=False)

@@ -35,9 +35,7 @@ class Spec(Figure):
     )
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        where = {**self.where, "policy": "fixed"}
-        fit = FitSpec(experiments=(experiment,), form="auto", x="flops_per_puzzle", where=where)
-        return (fit,)
+        return (FitSpec(experiments=(experiment,), x="flops_per_puzzle", where=self.where),)
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:

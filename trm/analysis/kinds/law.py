@@ -13,7 +13,6 @@ from trm.analysis.laws import (
     claims_of_fit,
     elsewhere,
     equation,
-    extrapolated,
     supported,
     why_not,
 )
@@ -41,8 +40,6 @@ class Spec(Figure):
     also: tuple[Column, ...] = ()
     """Other variables in which the same runs are fitted; the sentence says in which of them a law holds."""
     reported: tuple[Reported, ...] = ()
-    predict: Reported | None = None
-    """A published value beyond the data: the law is extrapolated to it and held against it, with its interval."""
     target: Fraction | None = None
     """Accuracy whose price in `x` is read off the law."""
     sources: tuple[str, ...] = ()
@@ -56,7 +53,6 @@ class Spec(Figure):
             return ()
         keys = {key: getattr(self, key) for key in ("y", "where", "target")}
         keys |= {"best": True} if self.envelope else {"hue": self.hue}
-        keys |= {"at": self.predict.x} if self.predict else {}
         sources = self.experiments(experiment)
         return tuple(FitSpec(experiments=sources, form=self.fit, x=x, **keys) for x in (self.x, *self.also))
 
@@ -68,53 +64,26 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     spec = common.with_hue(spec, table, spec.x)
     figure, axes = common.canvas(common.ONE, 3.0)
     rows = panel(axes[0, 0], spec, table, fit)
-    if spec.predict and fit:
-        _prediction(axes[0, 0], fit["groups"][0], spec.predict, spec)
     common.hue_legend(figure, spec.hue, {}, axes[0, 0].get_legend_handles_labels()[0])
     words = {"lines": subtitle(fit, spec.x, spec.y), "remarks": elsewhere(fit, known[1:]) if fit else ""}
     if not fit:
         means = rows.groupby(spec.x)[spec.y].mean()
         first, last = (measured(spec.y, float(value)) for value in (means.iloc[0], means.iloc[-1]))
         words["remarks"] = sentence(f"{noun(spec.y)} goes from {first} to {last} over the range.")
-    caption = CAPTION + spec.envelope * ENVELOPE + bool(spec.predict) * PREDICTION
-    claims = claims_of_fit(fit) if fit else []
-    if spec.predict and fit:
-        claims = [extrapolated(fit["groups"][0], spec.x, spec.y, spec.predict)]
     return common.Drawing(
         figure,
         rows,
-        title=title_of(spec, "extrapolated in" if spec.predict else "against"),
-        caption=caption + (fit_caption(fit) if fit else ""),
-        claims=claims,
+        title=title_of(spec),
+        caption=CAPTION + spec.envelope * ENVELOPE + (fit_caption(fit) if fit else ""),
+        claims=claims_of_fit(fit) if fit else (),
         carried=sum(group["runs"] for group in fit["groups"]) if fit else None,
         **words,
     )
 
 
-def _prediction(axes: Axes, group: Group, goal: Reported, spec: Spec) -> None:
-    """The law as far as the published value, and what it predicts there."""
-    if (
-        "forms" not in group or group["chosen"] == "constant"
-    ):  # without a trend there is nothing to extrapolate
-        return
-    form = chosen(group)
-    (start, end), at, values = group["range"][0], form["at"], form["parameters"]
-    bounds = at["interval"] or ()
-    places = np.geomspace(start, goal.x * 1.3, 200)
-    line(axes, places, values.get("E", 0.0) + values["A"] * places ** -values["a"], end, "black")
-    style = {"color": common.OKABE_ITO[1], "zorder": 5}
-    axes.plot([at["x"]] * len(bounds), np.clip(bounds, 1e-6, 1.0), linewidth=1.6, **style)
-    axes.plot(at["x"], at["y"], "D", markersize=4.5, **style)
-    common.note(axes, "predicted", (at["x"], at["y"]), (-6, -9), ha="right", color=style["color"])
-    lowest = min(goal.y, *group["means"]["y"], at["y"], *bounds)
-    common.error_scale(axes, spec.y, max(lowest, 1e-4), max(group["means"]["y"]))
-    axes.set_xlim(places[0] / 1.5, places[-1] * 1.5)
-    common.axis_scale(axes, "x", label(spec.x), np.geomspace(places[0], places[-1], 12))
-
-
-def title_of(spec: Any, verb: str = "against") -> str:
+def title_of(spec: Any) -> str:
     """`Error against unique training puzzles`."""
-    return sentence(f"{noun(spec.y)} {verb} {noun(spec.x)}")
+    return sentence(f"{noun(spec.y)} against {noun(spec.x)}")
 
 
 def subtitle(fit: Fit | None, x: str, y: str, width: int = 72) -> str:
@@ -136,7 +105,6 @@ CAPTION = (
 
 
 ENVELOPE = "Dotted: lowest mean error reached so far as compute grows. "
-PREDICTION = "Diamond: the law at the published point with the bootstrap's 95 % interval. "
 REACH = 4.0
 """A law is drawn dashed this far beyond the data."""
 
@@ -187,7 +155,7 @@ def panel(axes: Axes, spec: Any, table: Table, fit: Fit | None) -> pd.DataFrame:
             _curve(axes, group, colour, 1.0 if spec.y == "error" else np.inf)
     if spec.envelope:
         envelope(axes, means)
-    for point in (*spec.reported, *filter(None, [spec.predict])):
+    for point in spec.reported:
         axes.plot(point.x, point.y, "*", color=common.GREY, markersize=9, zorder=5)
         common.note(axes, point.label, (point.x, point.y), (-6, 3), ha="right")
         low, high = min(low, point.y), max(high, point.y)

@@ -31,16 +31,11 @@ class Panel(law.Spec):
     """Draw what several attempts solve, measured and predicted, as the restarts figure does."""
 
     def fits(self, experiment: str = "") -> tuple[FitSpec, ...]:
-        own = (self.experiment,)
         if self.restarts:
             return ()
         if self.best:
-            keys: dict[str, Any] = {"second": "train_flops", "y": self.y, "where": self.where}
-            return (FitSpec(experiments=own, form="isoflop", x=self.best, **keys),)
-        if self.x != "flops_per_puzzle" or self.fit is None:
-            return law.Spec.fits(self, self.experiment)
-        where = {**self.where, "policy": "fixed"}  # as the frontier figure fits it
-        return (FitSpec(experiments=own, form="auto", x=self.x, where=where),)
+            return isoflop.Spec(best=self.best, y=self.y, where=self.where).fits(self.experiment)
+        return law.Spec.fits(self, self.experiment)
 
 
 class Spec(Figure):
@@ -115,8 +110,7 @@ def _cell(
 def _law(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, Any]]) -> Shown:
     found = panel.fits()
     fit = common.fit_of(fits, found[0]) if found else None
-    where = {**panel.where, **({"policy": "fixed"} if panel.x == "flops_per_puzzle" else {})}
-    coloured = common.with_hue(panel.model_copy(update={"where": where}), table, panel.x)
+    coloured = common.with_hue(panel, table, panel.x)
     rows = law.panel(axis, coloured, table, fit)
     lines = law.subtitle(fit, panel.x, panel.y, 46)
     if fit and len(fit["groups"]) == 1:

@@ -89,7 +89,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         ),
         claims=[level("tasks_solved", WAYS[way], mean) for way, mean in found.items()],
         remarks=f"{count(int(total), 'task')} in all.{by_task(second if each else {}, total)}",
-        numbers={"tasks": total, "copies": copies, "by_task": second if each else {}},
     )
 
 

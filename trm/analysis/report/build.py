@@ -9,7 +9,7 @@ from trm.analysis.origin import read_figure, read_fit
 from trm.analysis.published import ours
 from trm.analysis.report.contents import FigureBlock, Finding, Report, Section
 from trm.analysis.report.grids import cost, costs_grid, fit_block, paper_grid, results_grid
-from trm.analysis.report.prose import REFERENCES, power, size
+from trm.analysis.report.prose import REFERENCES, size
 from trm.analysis.report.verdicts import verdict
 from trm.analysis.specs import ReportExperiment, ReportSpec
 from trm.analysis.tables import Table, load
@@ -38,7 +38,6 @@ def build(spec: ReportSpec) -> Report:
             tables[experiment.name] = table
     figures = [figure(path) for path in spec.figures]
     runs = {key: run for table in tables.values() for key, run in table.info["runs"].items()}
-    blocks = [block for section in sections for block in section.figures]
     problems = [f"{section.spec.name}: {text}" for section in sections for text in section.problems]
     problems += [f"study figure {block.problem}" for block in figures if block.png is None]
     # of one experiment, so that its puzzles compare
@@ -63,7 +62,6 @@ def build(spec: ReportSpec) -> Report:
         cost=cost(sections, runs),
         problems=problems,
         puzzles=puzzles(list(unique.values())),
-        power=power(blocks, max((section.seeds for section in sections), default=0)),
         references=REFERENCES,
         provenance=_provenance(list(tables.values()), runs),
     )
@@ -179,7 +177,7 @@ def figure(path: str | Path, tables: Sequence[Table] = ()) -> FigureBlock:
         return FigureBlock(path, problem=f"{path.name} is missing: build it again")
     try:
         facts = read_figure(path, tables)
-        keys = ("title", "caption", "sentence", "answer", "numbers", "svg", "narrow")
+        keys = ("title", "caption", "sentence", "answer", "svg", "narrow")
         words = {key: facts[key] for key in keys} | {"claims": [Claim.read(item) for item in facts["claims"]]}
     except UserError as error:
         return FigureBlock(path, problem=f"{path.name}: {error}")

@@ -37,7 +37,6 @@ class FigureBlock:
     sentence: str = ""
     answer: str = ""
     strength: float | None = None
-    numbers: dict[str, Any] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
     inches: float = 7.0
     """Print width."""
@@ -100,8 +99,6 @@ class Report:
     cost: Grid
     problems: list[str]
     puzzles: list[dict[str, Any]]
-    power: str
-    """What the seeds could have shown."""
     references: Sequence[tuple[str, str]]
     """Title and arXiv number."""
     provenance: list[tuple[str, str]]

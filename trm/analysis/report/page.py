@@ -1,7 +1,6 @@
 """Report -> one HTML file that needs nothing else (styles, script, figures and puzzles are inside it) -> PDF."""
 
 import base64
-import importlib
 import json
 import os
 import re
@@ -86,27 +85,16 @@ def image(block: FigureBlock) -> str:
 
 
 def print_pdf(html: str, out: str | Path) -> str:
-    """Write the PDF; returns what printed it. UserError: neither a browser nor WeasyPrint is installed, or none of them
-    could print."""
-    reasons = []
+    """Write the PDF; returns what printed it. UserError: no browser is installed, or it could not print."""
     browser = next((found for found in map(shutil.which, BROWSERS) if found), None)
-    if browser:
-        with tempfile.TemporaryDirectory() as folder:
-            reason = _browser(browser, html, Path(folder), Path(out))
-        if not reason:
-            return Path(browser).name
-        reasons.append(f"{Path(browser).name}: {reason}")
-    try:
-        importlib.import_module("weasyprint").HTML(string=html).write_pdf(str(out))
-        return "WeasyPrint"
-    except ModuleNotFoundError:
-        pass
-    except OSError as error:  # its system libraries are missing
-        reasons.append(f"WeasyPrint: {error}")
-    shown = f" ({'; '.join(reasons)})" if reasons else ""
-    raise UserError(
-        f"no PDF{shown}: install Chromium, Chrome or weasyprint, or print the HTML page from any browser"
-    )
+    remedy = "install Chromium or Chrome, or print the HTML page from any browser"
+    if not browser:
+        raise UserError(f"no PDF: {remedy}")
+    with tempfile.TemporaryDirectory() as folder:
+        reason = _browser(browser, html, Path(folder), Path(out))
+    if reason:
+        raise UserError(f"no PDF ({Path(browser).name}: {reason}): {remedy}")
+    return Path(browser).name
 
 
 def _browser(browser: str, html: str, folder: Path, out: Path) -> str:

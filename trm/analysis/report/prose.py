@@ -1,11 +1,10 @@
-"""Sentences of the report that no figure says: the size of the study, the power of its comparisons; references."""
+"""Words of the report that no figure says: the size of the study; references."""
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
-from trm.analysis.report.contents import FigureBlock, Section
-from trm.analysis.words import count, duration, points
+from trm.analysis.report.contents import Section
+from trm.analysis.words import count, duration
 
 REFERENCES = (
     ("Jolicoeur-Martineau 2025, Less is More: Recursive Reasoning with Tiny Networks", "2510.04871"),
@@ -27,16 +26,3 @@ def size(sections: Sequence[Section], runs: Mapping[str, Any]) -> str:
     many = f"{seeds[0]} to {seeds[-1]} seeds" if seeds[1:] else count(seeds[0], "seed")
     hours = sum(run["device_seconds"] for run in runs.values()) / 3600
     return f"{count(len(runs), 'run')}, {many} each, {duration(hours)} of device time"
-
-
-def power(blocks: Sequence[FigureBlock], seeds: int) -> str:
-    """What the seeds could have shown, over all comparisons of accuracies."""
-    sizes = [block.numbers["detectable"] for block in blocks if block.numbers.get("detectable")]
-    if not sizes:
-        return ""
-    least, typical, most = (points(size, sign=False) for size in (min(sizes), median(sizes), max(sizes)))
-    span = f" (from {least} to {most}, depending on the experiment)" if least != most else ""
-    return (
-        f"With {count(seeds, 'seed')}, the typical comparison of accuracies in this study would show a true difference "
-        f"of {typical} with a probability of 80 %{span}; smaller effects may go unseen."
-    )

@@ -162,9 +162,9 @@ def _run(
 def _evaluation(path: Path, training: dict[str, Any]) -> dict[str, Any]:
     """An evaluation of the run. UserError: it is another one's, or has no results."""
     document = read_record(path, ("evaluation", "config", "results"))
-    check_evaluation(path, document, training)
-    if not all(set(result) >= NEEDED for result in document["results"]) or not document["results"]:
+    if not document["results"] or not all(set(result) >= NEEDED for result in document["results"]):
         raise UserError(f"{path} is damaged (its results are not complete): {AGAIN}")
+    check_evaluation(path, document, training)
     return document
 
 
