@@ -70,7 +70,7 @@ def aicc(fitted: Fitted) -> float | None:
 
     -2 log L = n log(2 cost / n) of a normal law with fitted variance; Hurvich & Tsai 1989 for the correction.
     """
-    k, count = len(fitted.form.parameters) + 1, fitted.u.shape[1]
+    k, count = len(fitted.form.parameters) + 1, len(fitted.u[0])
     if count - k - 1 <= 0:
         return None
     residual = max(2 * float(fitted.solution.cost[0]) / count, 1e-12)

@@ -39,7 +39,7 @@ def reached(target: int, rows: pd.DataFrame) -> str:
     counts = known.groupby(rows[X]).agg(["sum", "size"])
     partly = counts[counts["sum"] < counts["size"]]
     shown = ", ".join(
-        f"{value_name(float(at))} ({some} of {every})" for at, (some, every) in partly.iterrows()
+        f"{value_name(float(str(at)))} ({some} of {every})" for at, (some, every) in partly.iterrows()
     )
     return f"Not every seed reaches {target} % at batch size {shown}." if shown else ""
 
@@ -100,7 +100,7 @@ def _scales(axes: Axes, rows: pd.DataFrame, text: Label, values: np.ndarray) -> 
     if np.isfinite(values).any():
         common.axis_scale(axes, "y", text, values)
     else:
-        style = {"transform": axes.transAxes, "ha": "center", "color": common.GREY}
+        style: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "color": common.GREY}
         axes.text(0.5, 0.5, "no run reached a target", **style)
 
 
