@@ -2,57 +2,38 @@
 
     <!--= baseline_laptop exact_accuracy eval_steps=32 -->93.4 % [91.2, 95.5]<!--.-->
     <!--= views_laptop exact_accuracy label=a eval_steps=64 less label=b -->+3.2 [1.1, 5.3] points<!--.-->
-    <!--= figure isoflop_laptop standing -->established<!--.-->
 
 A folder of docs/results, a metric and the cells that select its rows give the mean over seeds with its 95 % interval;
-`less` the paired difference to other rows; `bare` (the last word) leaves the interval out. `figure` quotes a drawn
-figure: the `value` of its first claim, its `standing`, or its `sentence`.
+`less` the paired difference to other rows; `bare` (the last word) leaves the interval out.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import yaml
 
-from trm.analysis.claims import Claim
 from trm.analysis.labels import label
 from trm.analysis.stats import mean, paired
 from trm.analysis.tables import Table, load
-from trm.analysis.words import changed, estimate, measured
+from trm.analysis.words import changed, measured
 from trm.errors import UserError
 
 QUOTE = re.compile(r"<!--= (.*?) -->(.*?)<!--\.-->", re.DOTALL)
-STANDING = {"higher": "established", "lower": "established", "single": "one seed"}
-"""A claim's verdict in a word; the others are open."""
 
 
-def quoted(text: str, results: Path, figures: Mapping[str, Mapping[str, Any]] | None = None) -> str:
-    """The Markdown with every quote written anew.
-
-    Args:
-        results: folder of the kept results.
-        figures: the JSON of every drawn figure by name; None: quotes of figures stay as they are.
-
-    Raises:
-        UserError: a quote names a table, column, figure or row that does not exist.
-    """
+def quoted(text: str, results: Path) -> str:
+    """The Markdown with every quote written anew from the folder of kept results. UserError: a quote names a table,
+    column or row that does not exist."""
     tables: dict[str, Table] = {}
 
     def write(found: re.Match[str]) -> str:
         name, *words = shlex.split(found[1])
         try:
-            if name != "figure":
-                value = _cell(tables.setdefault(name, load(results / name / "table.csv")), words)
-            elif figures is None:
-                return found[0]
-            else:
-                value = _of_figure(figures[words[0]], words[1])
+            value = _cell(tables.setdefault(name, load(results / name / "table.csv")), words)
         except (UserError, KeyError, ValueError) as error:
             raise UserError(f"<!--= {' '.join(found[1].split())} -->: {error}") from None
         return f"<!--= {found[1]} -->{value}<!--.-->"
@@ -79,16 +60,3 @@ def _seeds(table: Table, metric: str, cells: list[str]) -> pd.Series:
     if rows.empty:
         raise UserError(f"no row of {table.experiment} has {' '.join(cells)}")
     return rows.groupby("seed")[metric].mean()
-
-
-def _of_figure(facts: Mapping[str, Any], part: str) -> str:
-    if part == "sentence":
-        return str(facts["sentence"])
-    claim = Claim.read(facts["claims"][0])
-    if part == "standing":
-        return STANDING.get(claim.verdict, "open")
-    if part != "value":
-        raise UserError(f"{part}: it is one of value, standing, sentence")
-    if claim.measure in ("power", "optimum"):
-        return estimate(claim.value, claim.interval)
-    return (measured if claim.measure == "level" else changed)(claim.metric, claim.value, claim.interval)

@@ -59,7 +59,7 @@ def texts(results: Path, drawn: dict[str, dict[str, Any]]) -> dict[Path, str]:
         drawn: the JSON of every figure by name, as `redraw` has just written it.
     """
     folders = sorted(path.parent for path in results.rglob("figures.json"))
-    notes = {path: quoted(path.read_text("utf-8"), results, drawn) for path in results.rglob("note.md")}
+    notes = {path: quoted(path.read_text("utf-8"), results) for path in results.rglob("note.md")}
     found, lines = dict(notes), []
     for folder in folders:
         table = load(folder / "table.csv")
@@ -69,7 +69,7 @@ def texts(results: Path, drawn: dict[str, dict[str, Any]]) -> dict[Path, str]:
         lines.append(f"| [{folder.name}](results/{folder.name}/README.md) | {said} |\n")
     docs, listing = results.parent, "| experiment and scale | answer |\n|---|---|\n" + "".join(lines)
     for path in (docs.parent / "README.md", *sorted(docs.glob("*.md"))):
-        text = quoted(path.read_text("utf-8"), results, drawn)
+        text = quoted(path.read_text("utf-8"), results)
         before, begin, rest = text.partition(MARKS[0])
         found[path] = before + (begin and begin + listing + MARKS[1] + rest.partition(MARKS[1])[2])
     return found

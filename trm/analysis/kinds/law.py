@@ -65,7 +65,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     figure, axes = common.canvas(common.ONE, 3.0)
     rows = panel(axes[0, 0], spec, table, fit)
     common.hue_legend(figure, spec.hue, {}, axes[0, 0].get_legend_handles_labels()[0])
-    words: dict[str, Any] = {"lines": subtitle(fit, spec.x, spec.y), "remarks": elsewhere(fit, known[1:]) if fit else ""}
+    words: dict[str, Any] = {
+        "lines": subtitle(fit, spec.x, spec.y),
+        "remarks": elsewhere(fit, known[1:]) if fit else "",
+    }
     if not fit:
         means = rows.groupby(spec.x)[spec.y].mean()
         first, last = (measured(spec.y, float(value)) for value in (means.iloc[0], means.iloc[-1]))
