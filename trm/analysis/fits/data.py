@@ -76,8 +76,6 @@ def gather(table: Table, spec: FitSpec) -> list[tuple[Any, Data]]:
     rows = table.select(spec.where, columns, plain=bool(spec.second))
     if not len(rows):
         raise UserError(f"no row of {table.experiment} matches {spec.where}: nothing to fit")
-    if spec.second:
-        return [(None, observations(rows, spec))]
     hue = hue_of(table, spec)
     if hue is None:
         return [(None, observations(rows, spec))]
