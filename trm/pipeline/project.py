@@ -33,6 +33,7 @@ TARGET = re.compile(
 )
 """A file by which Snakemake is asked for what a study makes, and its name there."""
 
+
 @dataclass(frozen=True)
 class Project:
     """One study at one scale."""
