@@ -3,7 +3,6 @@
 import json
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,9 +11,9 @@ from trm.errors import UserError
 from trm.pipeline import plan
 from trm.pipeline.catalogue import source_name
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.inputs import Inputs, PreflightGate
+from trm.pipeline.jobs import Jobs
 from trm.pipeline.project import open_project
-from trm.pipeline.settings import Settings, split
+from trm.pipeline.settings import split
 
 
 @pytest.fixture
@@ -36,8 +35,7 @@ def test_workers_of_one_machine_have_a_core_each(jobs):
     assert estimates.launcher(names["CPU"]) == ""
     assert [estimates.workers(names[label]) for label in ("CPU", "CPU, 2 workers")] == [1, 2]
     assert (estimates.threads(names["CPU"]), estimates.threads(names["CPU, 2 workers"])) == (1, 2)
-    inputs = Inputs(estimates._project, estimates, PreflightGate(Settings(), estimates._project.place, 1))
-    words = inputs.train_options(SimpleNamespace(run=names["CPU"]), output=None)
+    words = Jobs(estimates._project).train_options(names["CPU"])
     assert json.loads(words[words.index("--runtime") + 1])["log_every"] == 2
     assert "XLA on the CPU" not in names
 
@@ -85,14 +83,14 @@ def test_a_run_that_starts_from_weights_outside_the_study_needs_them_on_disk(job
     project = open_project({"experiments": "ema", "set": {"training.init_from": "older-12345678"}})
     assert project.catalogue.any_initial_weights
     run = project.study.experiment("ema").points[0].runs[0].name
-    inputs = Inputs(project, Estimates(project), PreflightGate(Settings(), project.place, 1))
+    inputs = Jobs(project)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="init_from=older-12345678: .* does not exist"):
-        inputs.train_initial(run)
+        inputs.initial_weights(run)
     weights = tmp_path / "results/runs/older-12345678/weights.safetensors"
     weights.parent.mkdir(parents=True)
     weights.touch()
-    assert inputs.train_initial(run) == []
+    assert inputs.initial_weights(run) == []
 
 
 def test_gpus_of_a_job_follow_its_workers(jobs):

@@ -261,12 +261,12 @@ def test_what_was_spent_stands_beside_the_plan(study):
 
 
 def test_finished_runs_in_a_bucket_are_known(study):
-    """Every look at what exists goes through Place: nothing on this disk, everything in the bucket."""
+    """Every look at what exists goes through Files: nothing on this disk, everything in the bucket."""
     project = study(storage_prefix="gs://bucket/study")
     there = {path for run in project.runs for path in project.catalogue.run_files(run)}
     there |= {f"results/runs/{name}" for name in project.study.evaluations}
-    project.place._listed["results/runs"] = there
-    project.place._listed["results/datasets"] = project.place._listed["results/sources"] = set()
+    project.files._listed["results/runs/"] = there
+    project.files._listed["results/datasets/"] = project.files._listed["results/sources/"] = set()
     assert {job.rule for job in plan.missing(project)} <= set(estimates.DRAWING)
     assert project.selection.is_done("batch")
     assert not Path("results/runs").exists()

@@ -9,8 +9,7 @@ import yaml
 
 from tests.pipeline.conftest import ROOT, STUDY, new_project
 from tests.storage.cloud import Server
-from trm.pipeline.inputs import LOCK, PreflightGate
-from trm.pipeline.places import Place
+from trm.pipeline.jobs import LOCK, preflight_file
 from trm.pipeline.settings import Settings
 
 ASKED = ("--config", "preflight=local")
@@ -96,23 +95,17 @@ def test_the_pods_profiles_ask_for_it_on_all_hosts(profile, emulated_bucket, tmp
 
 
 def test_another_pod_or_environment_is_checked_anew(monkeypatch, tmp_path):
-    place = Place()
-
-    def path(**config):
-        return PreflightGate(
-            Settings.model_validate({"preflight": "tpu", "pod": "a"} | config), place, 8
-        ).output
+    def path(hosts=8, **config):
+        return preflight_file(Settings.model_validate({"preflight": "tpu", "pod": "a"} | config), hosts)
 
     assert path() == path()
-    assert (
-        len({path(), path(pod="b"), path(preflight="local"), PreflightGate(Settings(), place, 4).output}) == 4
-    )
+    assert len({path(), path(pod="b"), path(preflight="local"), path(hosts=4)}) == 4
     lock = tmp_path / "requirements.lock"
     lock.write_text("torch==9\n")
     before = path()
-    monkeypatch.setattr("trm.pipeline.inputs.LOCK", lock)
+    monkeypatch.setattr("trm.pipeline.jobs.LOCK", lock)
     assert path() != before
-    assert PreflightGate(Settings(), place, 8).before("results/runs/a/training.json") == []
+    assert path(preflight="") == ""
 
 
 def test_hosts_are_sent_the_lock_that_they_are_compared_with():

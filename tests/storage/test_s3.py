@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("boto3")
 
 from trm.pipeline.archive import send, survey
-from trm.pipeline.places import Place
+from trm.pipeline.files import Files
 from trm.storage import ABSENT, AccessDenied, BucketMissing, Conflict, Patience, Unreachable, open_store
 from trm.storage import s3 as s3_store
 from trm.storage.cache import fetch_store
@@ -86,12 +86,12 @@ def test_no_bucket_and_no_credentials(proxy: Proxy, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_pipeline_finds_its_files_in_s3(store: S3Store):
-    place = Place(store.uri, SimpleNamespace(s3=lambda address, **options: (address, options)))
+    files = Files(store.uri, SimpleNamespace(s3=lambda address, **options: (address, options)))
     store.put_bytes("results/runs/a-1/training.json", b"{}")
-    assert place.exists("results/runs/a-1/training.json")
-    assert not place.exists("results/runs/b-2/training.json")
-    assert place.uri("results/runs/a-1") == (f"{store.uri}/results/runs/a-1", {"retrieve": False})
-    assert place.root == f".snakemake/storage/s3/{store.uri.removeprefix('s3://')}/"
+    assert files.exists("results/runs/a-1/training.json")
+    assert not files.exists("results/runs/b-2/training.json")
+    assert files("results/runs/a-1", retrieve=False) == (f"{store.uri}/results/runs/a-1", {"retrieve": False})
+    assert files.root == f".snakemake/storage/s3/{store.uri.removeprefix('s3://')}/"
 
 
 @pytest.mark.parametrize("size", [0, 5 << 20, 11 << 20])

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from trm.study.text import bytes_text, count
 
     project = project_of(args)
-    prefix = project.place.prefix
+    prefix = project.files.prefix
     root = args.root or (f"{prefix}/results" if prefix else "results")
     known = {name.removesuffix(".json") for name in (*project.runs, *project.study.evaluations)}
     entries, verb = survey(root, known), ""

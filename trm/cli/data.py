@@ -130,7 +130,7 @@ def _fetch(args: argparse.Namespace) -> int:
     pools = {source_name(run.config.data): run.config.data for point in points for run in point.runs}
     for name, data in pools.items():
         manifest, _ = project.catalogue.source_files(name)
-        if downloads(data) and not project.place.exists(manifest):
+        if downloads(data) and not project.files.exists(manifest):
             pool = build_source(data, Path(manifest).parent)
             print(f"{Path(manifest).parent}: {pool.puzzles:,} puzzles", flush=True)
     print("Everything that comes from the network is here.")

@@ -11,7 +11,7 @@ import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from snakemake.logging import get_event, logger
 from snakemake.settings.enums import Quietness
@@ -21,7 +21,6 @@ from trm.backends.tpu.chips import tpu_files
 from trm.errors import UserError
 from trm.pipeline import forkserver, lock, plan
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.inputs import refuse
 from trm.pipeline.project import Project
 from trm.pipeline.reporting import PARTIAL, write_partial_report
 from trm.pipeline.settings import EVENTS
@@ -32,6 +31,12 @@ UNLOCKED = "Error: Directory cannot be locked."
 """What Snakemake says in a dry run beside a run, or after a kill, and then answers."""
 PLUGINS = "snakemake_executor_plugin_"
 """Messages of an executor plugin about machines and jobs are for the user; Snakemake's own messages are not."""
+
+
+def refuse(problem: object) -> NoReturn:
+    """End Snakemake with a sentence; it shows an exception of a function of the workflow with a traceback."""
+    logger.error(str(problem))
+    raise SystemExit(1)
 
 
 def lift_default_rate_limit(scheduling: Any) -> None:

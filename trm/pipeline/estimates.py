@@ -124,7 +124,7 @@ class Estimates:
     @cached_property
     def finished(self) -> list[Finished]:
         """Every finished run on this disk; in a bucket each would cost a request."""
-        done = () if self._project.place.prefix else sorted(self._project.done)
+        done = () if self._project.files.prefix else sorted(self._project.done)
         files = (self._project.catalogue.run_files(run)[0] for run in done)
         return [run for file in files if (run := _finished(Path(file)))]
 

@@ -105,7 +105,7 @@ def missing(project: Project) -> list[Job]:
     """Jobs without which the selected experiments and the report are not there, by the files that do not exist."""
     names = project.selection.experiments
     found = dict.fromkeys(job for name in names for job in _measuring(project, name))
-    catalogue, exists = project.catalogue, project.place.exists
+    catalogue, exists = project.catalogue, project.files.exists
     data: dict[Job, None] = {}
     for job in found:
         config = project.runs[job.name.split("/")[0]].config.data
@@ -123,7 +123,7 @@ def _measuring(project: Project, experiment: str) -> list[Job]:
     points = (resolved.point(point),) if point else resolved.points
     runs = dict.fromkeys(run.name for item in points for run in item.runs if run.name not in project.done)
     evaluations = dict.fromkeys(name for item in points for name in item.evaluations)
-    absent = (name for name in evaluations if not project.place.exists(f"results/runs/{name}"))
+    absent = (name for name in evaluations if not project.files.exists(f"results/runs/{name}"))
     return [*(Job("train", run) for run in runs), *(Job("evaluate", name) for name in absent)]
 
 
@@ -139,7 +139,7 @@ def _drawing(project: Project) -> list[Job]:
         files[figure.files[0]] = Job("plot", figure.name)
         files[published(figure.stem)] = Job("publish", figure.stem)
     files[REPORT] = Job("html_report")
-    return [job for file, job in files.items() if not project.place.exists(file)]
+    return [job for file, job in files.items() if not project.files.exists(file)]
 
 
 def _files_read(project: Project, runs: list[dict[str, Any]]) -> dict[str, str]:
@@ -332,9 +332,9 @@ def announce(project: Project, snakemake: Any, failed: bool) -> None:
     asked = [project.catalogue.tables[table] for table in tables]
     owners = owners_of(project, sorted(asked, key=list(project.study.experiments).index))
     planned = document(project, found.values(), at_once(snakemake, project), owners)
-    if project.place.unread:
+    if project.files.unread:
         print(
-            f"\nPlanned as if the bucket were empty. A real run needs it: {project.place.unread}",
+            f"\nPlanned as if the bucket were empty. A real run needs it: {project.files.unread}",
             file=sys.stderr,
         )
     print(f"\n{text(planned)}\n", *reason_lines(project, dag, found, owners), sep="\n", file=sys.stderr)

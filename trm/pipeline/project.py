@@ -14,7 +14,7 @@ from trm.analysis.specs import Check
 from trm.errors import UserError
 from trm.io import sha256_file
 from trm.pipeline.catalogue import Catalogue, Figure
-from trm.pipeline.places import Place, unreadable
+from trm.pipeline.files import Files, unreadable
 from trm.pipeline.selection import Selection
 from trm.pipeline.settings import Settings, check_keys, options_of, split
 from trm.play import models_folder
@@ -41,7 +41,7 @@ class Project:
     settings: Settings
     study: Study
     catalogue: Catalogue
-    place: Place
+    files: Files
     selection: Selection
     options: str
     """Options by which a `trm` command sees the same project."""
@@ -106,7 +106,7 @@ class Project:
     @cached_property
     def done(self) -> set[str]:
         """Runs whose files exist, as of the first look."""
-        return {run for run in self.runs if all(map(self.place.exists, self.catalogue.run_files(run)))}
+        return {run for run in self.runs if all(map(self.files.exists, self.catalogue.run_files(run)))}
 
 
 def open_project(config: dict[str, Any], storage: Any = None, dryrun: bool = False) -> Project:
@@ -129,9 +129,9 @@ def open_project(config: dict[str, Any], storage: Any = None, dryrun: bool = Fal
     unread = settings.unset or (
         unreadable(settings.storage_prefix) if dryrun and settings.storage_prefix else ""
     )
-    place = Place(settings.storage_prefix, storage, unread)
-    selection = Selection(catalogue, settings.experiments, place.exists)
-    return Project(settings, study, catalogue, place, selection, options_of(config))
+    files = Files(settings.storage_prefix, storage, unread)
+    selection = Selection(catalogue, settings.experiments, files.exists)
+    return Project(settings, study, catalogue, files, selection, options_of(config))
 
 
 def check_expectations(experiment: ResolvedExperiment, where: str) -> None:

@@ -57,7 +57,7 @@ class Words:
         """Experiment -> runs of the grid points of which a run is finished."""
         self._earlier: dict[str, Path] = {}
         with suppress(OSError):
-            if not project.place.prefix:  # in a bucket each would cost a request
+            if not project.files.prefix:  # in a bucket each would cost a request
                 known = project.runs
                 self._earlier = {
                     path.name[:-9]: path for path in Path("results/runs").iterdir() if path.name not in known
@@ -91,7 +91,7 @@ class Words:
 
     def _of_training(self, run: str) -> str:
         project = self._project
-        if any(project.place.exists(path) for path in project.catalogue.run_files(run)):
+        if any(project.files.exists(path) for path in project.catalogue.run_files(run)):
             return "files are missing of runs of"
         earlier = self._earlier.get(run[:-9])
         if earlier and (version := _recipe(earlier)) not in (RECIPE_VERSION, 0):

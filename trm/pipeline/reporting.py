@@ -121,7 +121,7 @@ def _gather(project: Project, section: dict[str, Any], work: Path) -> None:
     if Path(section["table"]).exists():
         return
     spec, table = work / f"{name}.spec.json", work / f"{name}.csv"
-    write_json(spec, project.catalogue.table_spec(name, project.place.root))
+    write_json(spec, project.catalogue.table_spec(name, project.files.root))
     if not _trm("table", "--experiment", spec, "--out", table, "--allow-missing"):
         return
     section["table"] = str(table)

@@ -3,21 +3,21 @@
 
 rule source:
     input:
-        preflight=of_wildcards(lambda source: INPUTS.check_before(CATALOGUE.source_files(source)), "source"),
+        preflight=lambda wildcards: study.after_preflight(study.catalogue.source_files(wildcards.source)),
     output:
-        manifest=PLACE.file("results/sources/{source}/manifest.json"),
-        puzzles=PLACE.file("results/sources/{source}/puzzles.npz"),
+        manifest=study.file("results/sources/{source}/manifest.json"),
+        puzzles=study.file("results/sources/{source}/puzzles.npz"),
     log:
-        f"{LOGS}/source/{{source}}.log",
+        f"{study.settings.logs}/source/{{source}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=of_wildcards(lambda source: PLAN.minutes("source", source), "source"),
-        mem_mb=of_wildcards(lambda source: PLAN.memory_mb("source", source), "source"),
+        runtime=lambda wildcards: said(study.plan.minutes, "source", wildcards.source),
+        mem_mb=lambda wildcards: study.plan.memory_mb("source", wildcards.source),
     params:
-        config=of_wildcards(CATALOGUE.source_json, "source"),
+        config=lambda wildcards: study.catalogue.source_json(wildcards.source),
         # another path to the same bytes makes no other pool
-        files=untracked(CATALOGUE.source_inputs, "source"),
+        files=lambda wildcards, output: study.catalogue.source_inputs(wildcards.source),
     message:
         "Puzzles {wildcards.source}"
     shell:
@@ -27,23 +27,21 @@ rule source:
 
 rule dataset:
     input:
-        preflight=of_wildcards(
-            lambda dataset: INPUTS.check_before(CATALOGUE.dataset_files(dataset)), "dataset"
-        ),
-        source=of_wildcards(lambda dataset: INPUTS.source_file(dataset, 0), "dataset"),
-        puzzles=of_wildcards(lambda dataset: INPUTS.source_file(dataset, 1), "dataset"),
+        preflight=lambda wildcards: study.after_preflight(study.catalogue.dataset_files(wildcards.dataset)),
+        source=lambda wildcards: study.source_file(wildcards.dataset, "manifest.json"),
+        puzzles=lambda wildcards: study.source_file(wildcards.dataset, "puzzles.npz"),
     output:
-        manifest=PLACE.file("results/datasets/{dataset}/manifest.json"),
-        files=PLACE.files(CATALOGUE.dataset_files("{dataset}")[1:]),
+        manifest=study.file("results/datasets/{dataset}/manifest.json"),
+        files=[study.file(path) for path in study.catalogue.dataset_files("{dataset}")[1:]],
     log:
-        f"{LOGS}/dataset/{{dataset}}.log",
+        f"{study.settings.logs}/dataset/{{dataset}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=of_wildcards(lambda dataset: PLAN.minutes("dataset", dataset), "dataset"),
-        mem_mb=of_wildcards(lambda dataset: PLAN.memory_mb("dataset", dataset), "dataset"),
+        runtime=lambda wildcards: said(study.plan.minutes, "dataset", wildcards.dataset),
+        mem_mb=lambda wildcards: study.plan.memory_mb("dataset", wildcards.dataset),
     params:
-        config=of_wildcards(CATALOGUE.dataset_json, "dataset"),
+        config=lambda wildcards: study.catalogue.dataset_json(wildcards.dataset),
     message:
         "Data set {wildcards.dataset}"
     shell:

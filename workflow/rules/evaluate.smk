@@ -3,23 +3,32 @@
 
 rule evaluate:
     input:
-        run=of_wildcards(INPUTS.evaluate_run, "run", "evaluation"),
-        dataset=of_wildcards(INPUTS.evaluate_dataset, "run", "evaluation"),
+        run=lambda wildcards: study.trained(wildcards.run),
+        dataset=lambda wildcards: study.run_dataset(
+            wildcards.run, f"results/runs/{wildcards.run}/evaluation-{wildcards.evaluation}.json"
+        ),
     output:
-        evaluation=PLACE.file("results/runs/{run}/evaluation-{evaluation}.json"),
+        evaluation=study.file("results/runs/{run}/evaluation-{evaluation}.json"),
     log:
-        f"{LOGS}/evaluate/{{run}}-{{evaluation}}.log",
+        f"{study.settings.logs}/evaluate/{{run}}-{{evaluation}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
-    threads: PROJECT.study.scale.threads
+    threads: study.scale.threads
     resources:
         tpu_hosts=1,
-        runtime=of_wildcards(INPUTS.evaluate_minutes, "run", "evaluation"),
-        mem_mb=of_wildcards(INPUTS.evaluate_memory_mb, "run", "evaluation"),
-        gpu=PROJECT.settings.gpus,
+        runtime=lambda wildcards: study.plan.minutes(
+            "evaluate", "{run}/evaluation-{evaluation}.json".format(**wildcards)
+        ),
+        mem_mb=lambda wildcards: study.plan.memory_mb("evaluate", wildcards.run),
+        gpu=study.settings.gpus,
     params:
-        evaluation=of_wildcards(CATALOGUE.evaluation_json, "run", "evaluation"),
-        options=INPUTS.evaluate_options,
+        evaluation=lambda wildcards: study.catalogue.evaluation_json(wildcards.run, wildcards.evaluation),
+        options=study.with_time_limit(
+            lambda wildcards: [
+                "--parts",
+                f"{study.file.checkpoints}/{wildcards.run}/evaluation-{wildcards.evaluation}",
+            ]
+        ),
     message:
         "Evaluation of {wildcards.run}"
     shell:

@@ -3,22 +3,22 @@
 
 rule table:
     input:
-        of_wildcards(INPUTS.table, "table"),
+        lambda wildcards: [study.file(path) for path in study.catalogue.table_inputs(wildcards.table)],
     output:
         table="results/tables/{table}.csv",
         sidecar="results/tables/{table}.csv.json",
         curves="results/tables/{table}.csv.curves.csv",
         spec="results/tables/{table}.spec.json",
     log:
-        f"{LOGS}/table/{{table}}.log",
+        f"{study.settings.logs}/table/{{table}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=PLAN.minutes("table"),
-        mem_mb=PLAN.memory_mb("table"),
+        runtime=study.plan.minutes("table"),
+        mem_mb=study.plan.memory_mb("table"),
     params:
-        options=untracked(lambda: PROJECT.options),
-        root=untracked(lambda: PLACE.root),
+        options=lambda wildcards, output: study.options,
+        root=lambda wildcards, output: study.file.root,
     message:
         "Table {wildcards.table}"
     shell:
@@ -29,18 +29,18 @@ rule table:
 
 rule fit:
     input:
-        tables=of_wildcards(lambda fit: SELECTION.fit(fit).tables, "fit"),
+        tables=lambda wildcards: study.selection.fit(wildcards.fit).tables,
     output:
         "results/fits/{fit}.json",
     log:
-        f"{LOGS}/fit/{{fit}}.log",
+        f"{study.settings.logs}/fit/{{fit}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=PLAN.minutes("fit"),
-        mem_mb=PLAN.memory_mb("fit"),
+        runtime=study.plan.minutes("fit"),
+        mem_mb=study.plan.memory_mb("fit"),
     params:
-        spec=of_wildcards(lambda fit: SELECTION.fit(fit).json, "fit"),
+        spec=lambda wildcards: study.selection.fit(wildcards.fit).json,
     message:
         "Fit {wildcards.fit}"
     shell:

@@ -3,23 +3,21 @@
 
 rule plot:
     input:
-        tables=of_wildcards(lambda figure: SELECTION.figure_by_name(figure).tables, "figure"),
-        fits=of_wildcards(
-            lambda figure: [fit.file for fit in SELECTION.figure_by_name(figure).fits], "figure"
-        ),
+        tables=lambda wildcards: study.selection.figure_by_name(wildcards.figure).tables,
+        fits=lambda wildcards: [fit.file for fit in study.selection.figure_by_name(wildcards.figure).fits],
     output:
         pdf="results/figures/{figure}.pdf",
         png="results/figures/{figure}.png",
         caption="results/figures/{figure}.json",
     log:
-        f"{LOGS}/plot/{{figure}}.log",
+        f"{study.settings.logs}/plot/{{figure}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=PLAN.minutes("plot"),
-        mem_mb=PLAN.memory_mb("plot"),
+        runtime=study.plan.minutes("plot"),
+        mem_mb=study.plan.memory_mb("plot"),
     params:
-        spec=of_wildcards(lambda figure: SELECTION.figure_by_name(figure).json, "figure"),
+        spec=lambda wildcards: study.selection.figure_by_name(wildcards.figure).json,
     message:
         "Figure {wildcards.figure}"
     shell:
@@ -29,25 +27,25 @@ rule plot:
 
 rule publish:
     input:
-        figure=of_wildcards(lambda stem: SELECTION.figure(stem).files, "stem"),
+        figure=lambda wildcards: study.selection.figure(wildcards.stem).files,
     output:
         pdf=report(
             "results/plots/{stem}.pdf",
             caption="../report/figure.rst",
-            category=of_wildcards(SELECTION.category, "stem"),
+            category=lambda wildcards: study.selection.category(wildcards.stem),
         ),
         png="results/plots/{stem}.png",
         stamp="results/plots/{stem}.json",
     log:
-        f"{LOGS}/publish/{{stem}}.log",
+        f"{study.settings.logs}/publish/{{stem}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=PLAN.minutes("publish"),
-        mem_mb=PLAN.memory_mb("publish"),
+        runtime=study.plan.minutes("publish"),
+        mem_mb=study.plan.memory_mb("publish"),
     params:
-        identity=of_wildcards(lambda stem: SELECTION.figure(stem).identity, "stem"),
-        reading=untracked(lambda stem: SELECTION.figure(stem).spec.reading, "stem"),
+        identity=lambda wildcards: study.selection.figure(wildcards.stem).identity,
+        reading=lambda wildcards, output: study.selection.figure(wildcards.stem).spec.reading,
     message:
         "Publish results/plots/{wildcards.stem}.pdf"
     shell:

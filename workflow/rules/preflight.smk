@@ -1,22 +1,23 @@
 # A pod is checked by all its hosts before anything else runs on it. Only jobs that have something to do wait for it, and
 # they take its file as `ancient`: checking again (delete the file, or --forcerun preflight) makes nothing stale.
 
-if CHECK.wanted:
+if study.preflight:
 
     rule preflight:
         output:
-            rows=CHECK.output,
+            rows=study.file(study.preflight),
         log:
-            f"{LOGS}/preflight.log",
+            f"{study.settings.logs}/preflight.log",
         conda:
             "../../envs/cpu/environment.yaml"
         resources:
-            tpu_hosts=CHECK.hosts,
-            runtime=PLAN.minutes("preflight"),
-            mem_mb=PLAN.memory_mb("preflight"),
+            tpu_hosts=study.plan.pod_hosts,
+            runtime=study.plan.minutes("preflight"),
+            mem_mb=study.plan.memory_mb("preflight"),
         params:
-            launcher="tpurun" if CHECK.hosts > 1 else "",
-            options=CHECK.options,
+            launcher="tpurun" if study.plan.pod_hosts > 1 else "",
+            options=["--profile", study.settings.preflight]
+            + (["--bucket", study.file.prefix] if study.file.prefix else []),
         message:
             "Preflight of {resources.tpu_hosts} hosts"
         shell:

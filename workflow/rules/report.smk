@@ -3,20 +3,20 @@
 
 rule html_report:
     input:
-        shown=of_wildcards(INPUTS.report),
+        shown=lambda wildcards: study.report(),
     output:
         html=report("results/report.html", caption="../report/report.rst", category="Report"),
         spec="results/report.spec.json",
     log:
-        f"{LOGS}/report.log",
+        f"{study.settings.logs}/report.log",
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=PLAN.minutes("html_report"),
-        mem_mb=PLAN.memory_mb("html_report"),
+        runtime=study.plan.minutes("html_report"),
+        mem_mb=study.plan.memory_mb("html_report"),
     params:
-        identity=of_wildcards(lambda: PROJECT.report_identity),
-        options=untracked(lambda: PROJECT.options),
+        identity=lambda wildcards: study.project.report_identity,
+        options=lambda wildcards, output: study.options,
     message:
         "results/report.html"
     shell:

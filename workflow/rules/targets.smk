@@ -1,9 +1,9 @@
 # Every experiment is a target.
 
-for name in PROJECT.selection.targets:
+for name in study.selection.targets:
 
     rule:
         name:
             name
         input:
-            INPUTS.target(name),
+            lambda wildcards, name=name: said(study.target, name),

@@ -3,40 +3,44 @@
 
 rule train:
     input:
-        dataset=of_wildcards(INPUTS.train_dataset, "run"),
+        dataset=lambda wildcards: study.run_dataset(wildcards.run, *study.catalogue.run_files(wildcards.run)),
         # functions only where they can name a file: Snakemake calls them for each of thousands of runs
         preflight=(
-            of_wildcards(lambda run: INPUTS.check_before(CATALOGUE.run_files(run)), "run")
-            if CHECK.wanted
+            (lambda wildcards: study.after_preflight(study.catalogue.run_files(wildcards.run)))
+            if study.preflight
             else []
         ),
-        initial=of_wildcards(INPUTS.train_initial, "run") if CATALOGUE.any_initial_weights else [],
+        initial=(
+            (lambda wildcards: said(study.initial_weights, wildcards.run))
+            if study.catalogue.any_initial_weights
+            else []
+        ),
     output:
-        training=PLACE.file("results/runs/{run}/training.json"),
-        history=PLACE.file("results/runs/{run}/history.csv"),
-        weights=PLACE.file("results/runs/{run}/weights.safetensors"),
+        training=study.file("results/runs/{run}/training.json"),
+        history=study.file("results/runs/{run}/history.csv"),
+        weights=study.file("results/runs/{run}/weights.safetensors"),
     log:
-        f"{LOGS}/train/{{run}}.log",
+        f"{study.settings.logs}/train/{{run}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
-    threads: of_wildcards(PLAN.threads, "run")
+    threads: lambda wildcards: study.plan.threads(wildcards.run)
     resources:
-        tpu_hosts=of_wildcards(PLAN.hosts, "run"),
-        runtime=of_wildcards(lambda run: PLAN.minutes("train", run), "run"),
-        mem_mb=of_wildcards(lambda run: PLAN.memory_mb("train", run), "run"),
+        tpu_hosts=lambda wildcards: study.plan.hosts(wildcards.run),
+        runtime=lambda wildcards: said(study.plan.minutes, "train", wildcards.run),
+        mem_mb=lambda wildcards: study.plan.memory_mb("train", wildcards.run),
         # for the TPU plugin: it stops a job that publishes no checkpoint for so many minutes, and starts it again
-        stall=PLAN.stall(),
-        gpu=of_wildcards(PLAN.gpus, "run"),
-        nodes=of_wildcards(PLAN.nodes, "run"),
+        stall=study.plan.stall(),
+        gpu=lambda wildcards: said(study.plan.gpus, wildcards.run),
+        nodes=lambda wildcards: study.plan.nodes(wildcards.run),
         # for the Slurm plugin: a process on each node, which the command starts
-        mpi=of_wildcards(lambda run: "srun" if PLAN.nodes(run) > 1 else None, "run"),
-        tasks=of_wildcards(lambda run: PLAN.nodes(run) if PLAN.nodes(run) > 1 else None, "run"),
+        mpi=lambda wildcards: "srun" if study.plan.nodes(wildcards.run) > 1 else None,
+        tasks=lambda wildcards: n if (n := study.plan.nodes(wildcards.run)) > 1 else None,
         tasks_per_gpu=0,
     params:
-        config=of_wildcards(CATALOGUE.run_json, "run"),
-        launcher=untracked(PLAN.launcher, "run"),
-        options=INPUTS.train_options,
-        plan=untracked(PLAN.sentence, "run"),
+        config=lambda wildcards: study.catalogue.run_json(wildcards.run),
+        launcher=lambda wildcards, output: study.plan.launcher(wildcards.run),
+        options=study.with_time_limit(lambda wildcards: study.train_options(wildcards.run)),
+        plan=lambda wildcards, output: study.plan.sentence(wildcards.run),
     message:
         "{wildcards.run}: {params.plan}"
     # exec: a signal to the job reaches the training itself, which needs time for its checkpoint
