@@ -1,7 +1,5 @@
 """numba's `njit` with a cache on disk. Import it only where compiled code is needed: that takes half a second."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

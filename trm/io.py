@@ -1,7 +1,5 @@
 """Files: atomic writes, locks, JSON, checksums."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

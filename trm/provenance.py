@@ -1,7 +1,5 @@
 """Provenance of a result: commit, versions, machine, times. Imports only the standard library."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -5,8 +5,6 @@ which implementation of the network suits it. It knows nothing of training: `trm
 runs on it.
 """
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable

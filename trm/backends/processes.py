@@ -4,8 +4,6 @@ Unlike torchrun it waits for the workers' checkpoints after SIGTERM as long as t
 Needs no torch.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

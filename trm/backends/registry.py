@@ -3,8 +3,6 @@
 To add an implementation, provide the parts of a `trm.model.plain.Implementation` and an entry in LOADERS.
 """
 
-from __future__ import annotations
-
 import os
 
 import torch

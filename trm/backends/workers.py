@@ -3,8 +3,6 @@
 The environment has torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and LOCAL_RANK to choose the GPU.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

@@ -4,8 +4,6 @@
 the speed of a core, for plans.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr
 from io import StringIO

@@ -3,8 +3,6 @@
 `python -m trm.checks.speed` takes a few seconds. It builds the CPU kernel if there is none yet.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

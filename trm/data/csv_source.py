@@ -1,7 +1,5 @@
 """Puzzles in CSV files, plain or gzipped: the official layout, `source,question,answer,rating`, and its like."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -4,11 +4,9 @@ Our data sets hold the original puzzles (groups of one) and a manifest; augmente
 by `trm.tasks.expand`. Data sets of the reference tools, which have no manifest, load as well.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -86,7 +84,7 @@ class PuzzleSet:
         """int64 [examples]: the puzzle of each row."""
         return np.repeat(np.arange(self.puzzles), np.diff(self.puzzle_indices))
 
-    def first(self, groups: int) -> PuzzleSet:
+    def first(self, groups: int) -> Self:
         """The first groups: a smaller data set of the same seed is a prefix."""
         groups = min(groups, self.groups)
         puzzles = int(self.group_indices[groups])

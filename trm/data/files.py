@@ -1,7 +1,5 @@
 """Folders that are written atomically with checksums, and arrays that are read with clear errors."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

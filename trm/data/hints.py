@@ -1,7 +1,5 @@
 """Hints: extra clues copied from the answer, a pure function of one key per row."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from trm.data import rng

@@ -3,8 +3,6 @@
 HF_ENDPOINT sets another hub (a mirror, or a test server); HF_HUB_OFFLINE=1 forbids requests.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

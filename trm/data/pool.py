@@ -1,7 +1,5 @@
 """A pool: all puzzles of a source with their classes, ratings and seeded split order."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Long tasks: progress on stderr (percent, rate, time left), and compiled code in threads (it releases the GIL)."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

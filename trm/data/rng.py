@@ -5,8 +5,6 @@ order of draws. The mixing function is the finaliser of SplitMix64 (Steele, Lea,
 has it for compiled code.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

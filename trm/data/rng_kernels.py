@@ -1,7 +1,5 @@
 """`trm.data.rng` for compiled code: the same numbers, one at a time."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from trm.compiled import njit

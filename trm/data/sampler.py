@@ -5,9 +5,7 @@ order. Epochs form one endless stream; batches may span them. A mixture draws fr
 that depend on the step.
 """
 
-from __future__ import annotations
-
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +69,7 @@ class Sampler:
         self._cache: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     @classmethod
-    def of(cls, puzzles: PuzzleSet, batch_size: int, seed: int) -> Sampler:
+    def of(cls, puzzles: PuzzleSet, batch_size: int, seed: int) -> Self:
         """The sampler of a set with its `meta.augmentations`."""
         return cls(
             puzzles.puzzle_indices,

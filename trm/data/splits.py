@@ -5,8 +5,6 @@ and moves no others. With `test_puzzles: null`, train comes before test, which t
 divide goes to the earlier side; its puzzles beyond the cut are not used.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

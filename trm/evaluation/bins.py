@@ -1,7 +1,5 @@
 """Accuracy by difficulty: puzzles binned by clue count, rating and source."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

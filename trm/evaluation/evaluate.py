@@ -1,7 +1,5 @@
 """Evaluate a trained model under all policies of an EvaluationConfig."""
 
-from __future__ import annotations
-
 import io
 from functools import partial
 from pathlib import Path

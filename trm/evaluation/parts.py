@@ -1,8 +1,6 @@
 """Results of the finished batches of an evaluation, kept while it runs: it stops at its time limit or on a signal, and
 the same command goes on with the next batch. The whole is bit for bit that of an evaluation in one go."""
 
-from __future__ import annotations
-
 import io
 import time
 from collections.abc import Callable, Iterable

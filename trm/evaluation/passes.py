@@ -6,8 +6,6 @@ its cells into another order in the middle of a pass, and the network goes on wi
 Shapes: B puzzles, L tokens, S cells, D width, V symbols.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

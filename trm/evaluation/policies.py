@@ -3,8 +3,6 @@
 Shapes: B rows, L tokens, S cells, D width, V symbols, N puzzles of this worker.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Shapes: B puzzles, S cells.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple

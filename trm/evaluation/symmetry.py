@@ -5,8 +5,6 @@ A model is not equivariant: it reads the same puzzle differently under each symm
 Shapes: B puzzles, S cells, V symbols.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ARC's scoring: the answers to all augmented copies of a test input, transformed back, vote for two attempts."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Adaptive computation time: each batch slot keeps its puzzle until the model halts on it (TRM paper, section 4.3)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 from zlib import crc32
 

@@ -11,8 +11,6 @@ The token axis comes first, so both mixers are plain matrix products without tra
 over channels from the right. Weights are [out, in], stored in float32 and cast where they are used.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from os import PathLike

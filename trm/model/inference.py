@@ -1,7 +1,5 @@
 """The network for inference: weights are cast once, then any number of supervision steps run."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Shapes: B rows, S cells, V vocabulary.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -4,10 +4,8 @@ Each parameter starts at a multiple of 32 elements, so that its view is 64-byte 
 zeros, which every optimiser leaves at zero.
 """
 
-from __future__ import annotations
-
 from math import erf, exp, pi, prod, sqrt
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from zlib import crc32
 
 import numpy as np
@@ -56,7 +54,7 @@ class Layout:
             self.size += -(-prod(shape) // ALIGNMENT) * ALIGNMENT
 
     @classmethod
-    def of(cls, model: ModelConfig, seq_len: int, vocab: int) -> Layout:
+    def of(cls, model: ModelConfig, seq_len: int, vocab: int) -> Self:
         """The layout of a model on sequences of `seq_len` cells over `vocab` symbols."""
         return cls(parameter_shapes(model, seq_len, vocab))
 

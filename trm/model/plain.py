@@ -1,7 +1,5 @@
 """The reference implementation, `trm.model.definition` through autograd, and what every implementation provides."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

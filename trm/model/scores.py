@@ -1,10 +1,8 @@
 """Per-puzzle metrics, summed over a split."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -49,7 +47,7 @@ class Score:
         self.sums += torch.stack([column.double().sum() for column in columns])
         return exact
 
-    def with_sums(self, sums: Tensor) -> Score:
+    def with_sums(self, sums: Tensor) -> Self:
         """This score with the sums of another one of its kind."""
         self.sums = sums
         return self

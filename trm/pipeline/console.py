@@ -3,8 +3,6 @@
 Snakemake's own output and that of its jobs go to `OUTPUT`; each job has its log besides.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -15,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -195,7 +193,7 @@ class View:
             redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._stack.enter_context(_without_echo())
             self._stack.enter_context(self._live)

@@ -5,8 +5,6 @@ and their outputs, so that a restarted controller finds the jobs of a killed one
 take over.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A search as a moving picture: an SVG file that repeats the model's answers, step by step."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page's HTML: a whole file, or a part for the report and the documentation site. It loads nothing else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Trained models -> the JSON of the page: weights in bfloat16, which is what `trm solve` computes with, as base64."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@
 allows one writer per run.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 

@@ -5,8 +5,6 @@ content. A write or delete may be conditional on it (`ABSENT`: the name must not
 one can win.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

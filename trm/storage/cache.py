@@ -4,8 +4,6 @@ A cached copy is keyed by the checksums or generations of its objects, so a chan
 copy's files are verified at each use, so a damaged copy is downloaded again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

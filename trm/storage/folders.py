@@ -1,7 +1,5 @@
 """Folders into a store, and the output folder of a command."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ backoff and jitter, uploads above 8 MB are resumable (a failed chunk is sent aga
 every transfer is verified by its CRC-32C.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import threading

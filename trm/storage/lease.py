@@ -7,8 +7,6 @@ of its generation, so that of two new jobs only one wins. The clocks of two mach
 pipeline may leave its training alive: on the same disk and machine the new job waits for the old one to end.)
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -16,7 +14,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import getnode, uuid4
 
 from trm.io import positive_number
@@ -82,7 +80,7 @@ class Lease:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> Self:
         self.acquire()
         self.keep()
         return self

@@ -1,7 +1,5 @@
 """A store in a folder: atomic, synced writes, with modification times as generations."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -6,8 +6,6 @@ not at all. On several hosts each pushes its own part (`part` of `parts`); a che
 its manifest.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

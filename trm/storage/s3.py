@@ -5,8 +5,6 @@ requests with exponential backoff and verifies checksums. Conditional writes nee
 2024, https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-requests.html); preflight tests it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import weakref

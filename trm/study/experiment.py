@@ -1,9 +1,7 @@
 """The typed form of a study's file."""
 
-from __future__ import annotations
-
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -155,7 +153,7 @@ class StudyFile(Section):
         }
 
     @model_validator(mode="after")
-    def _known_phases(self) -> StudyFile:
+    def _known_phases(self) -> Self:
         for name, experiment in self.experiments.items():
             if experiment.phase and experiment.phase not in self.phases:
                 raise ValueError(

@@ -4,8 +4,6 @@ A task is a folder with `spec.py` (SPEC: identity and sizes) and `task.py` (TASK
 `trm.study.schema.TASKS`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path

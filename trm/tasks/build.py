@@ -1,7 +1,5 @@
 """Build the puzzle pool of a DataConfig (`results/sources/<name>/`), and split a pool into a data set."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Write a data set with its augmented copies in the layout of the reference tools."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

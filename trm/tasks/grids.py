@@ -1,7 +1,5 @@
 """What several tasks need of grids: numbers of equal rows, and the symmetries of a square."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

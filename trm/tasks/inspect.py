@@ -1,7 +1,5 @@
 """Describe a data set or a pool, with samples as text."""
 
-from __future__ import annotations
-
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ If every puzzle is under a random symmetry, each digit is as frequent as any oth
 maps to it. A collection in a canonical form or order is not so, and a model can learn the form instead of the rules.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ The level is a device tensor, saved in checkpoints, and updated from sums over a
 resumes nor on the number of workers.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Export of a run for publication: the EMA weights and a model card."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

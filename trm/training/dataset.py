@@ -1,7 +1,5 @@
 """A data set for training: the originals live on the device, augmentation maps come from the host."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from pathlib import Path
 from typing import Any

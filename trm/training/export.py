@@ -1,7 +1,5 @@
 """Trained models for other programs: one supervision step as ONNX, and the layout of the Hugging Face hub."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Batches as a pure function of (seed, step), restricted to this worker's rows."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

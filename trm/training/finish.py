@@ -1,7 +1,5 @@
 """The files of a finished run, and the error message for one that diverged."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Nothing in a step waits for the host, and what the host draws (rows, augmentatio
 captured batch.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable

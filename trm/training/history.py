@@ -1,7 +1,5 @@
 """Metric writers: history.csv, console lines, TensorBoard, Weights & Biases."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence

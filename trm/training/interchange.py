@@ -1,7 +1,5 @@
 """Conversion to and from state dicts of the public implementation (October 2025, both variants)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,12 +1,10 @@
 """Signals: SIGTERM and Ctrl-C stop a run after a checkpoint, SIGUSR1 requests the backend's diagnostics."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 EXIT_TERMINATED = 143
 EXIT_INTERRUPTED = 130
@@ -30,7 +28,7 @@ class Signals:
         self._report = self._abandonable = False
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> Self:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             self._previous[number] = signal.signal(number, self._handle)
         return self

@@ -1,7 +1,5 @@
 """The training step by the CPU kernel: one call for the gradients of a micro-batch, one for the update."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from ctypes import byref

@@ -1,7 +1,5 @@
 """The training loop: steps, reports, validation, checkpoints, and the end of a run."""
 
-from __future__ import annotations
-
 import math
 import time
 import zlib

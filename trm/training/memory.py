@@ -1,7 +1,5 @@
 """The error message when a training step runs out of memory."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator

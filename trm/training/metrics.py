@@ -1,7 +1,5 @@
 """Training metrics: summed on the device over steps, fetched as one vector, converted to named means."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

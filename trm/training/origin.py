@@ -4,8 +4,6 @@ The metadata of a run's weights (`data`) hold the identity of its data set, the 
 keys of its training puzzles, which are equal for equivalent puzzles.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

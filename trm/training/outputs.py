@@ -1,7 +1,5 @@
 """A finished run's weights.safetensors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Profiler traces of training steps, for chrome://tracing or Perfetto."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

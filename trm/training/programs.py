@@ -12,8 +12,6 @@ workers, `update` of the state.
 `placement.network: plain` takes the plain network, differentiated by autograd, on a CPU or GPU.
 """
 
-from __future__ import annotations
-
 import torch
 
 from trm.backends.base import Backend, switch

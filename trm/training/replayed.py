@@ -1,7 +1,5 @@
 """A training step as one XLA program, traced at its first call of each kind and run directly from then on."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Reports during training: history rows, console lines, TensorBoard, Weights & Biases, warnings."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

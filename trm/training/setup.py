@@ -1,7 +1,5 @@
 """Validation of a run's config against backend and data, and its initial weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """All tensors that a training step reads and updates."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Shapes: B rows of this worker, L tokens, S cells, D width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

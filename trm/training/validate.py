@@ -1,7 +1,5 @@
 """Validation like the reference's: all supervision steps, no early stopping, the last answer is scored."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -4,8 +4,6 @@
 TRM_CPU_ISA is an instruction set of ISAS to build for (default: all that this processor has).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

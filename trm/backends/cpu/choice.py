@@ -3,8 +3,6 @@
 Every process compares a small training step by the kernel with PyTorch before it uses the kernel.
 """
 
-from __future__ import annotations
-
 import logging
 from functools import cache
 

@@ -1,7 +1,5 @@
 """The CPU backend: steps run eagerly, workers communicate over gloo."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

@@ -1,7 +1,5 @@
 """The CPU kernel as Python sees it: the structures of source/interface.h, and the functions of source/kernel.cpp."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os

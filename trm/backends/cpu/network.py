@@ -1,7 +1,5 @@
 """The network by the CPU kernel: inference, and a training step's gradients in one call."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

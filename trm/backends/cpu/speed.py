@@ -1,7 +1,5 @@
 """How fast this machine's CPU trains, as measured at set-up by `trm.checks.speed`: for plans before the first run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

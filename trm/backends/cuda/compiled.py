@@ -1,7 +1,5 @@
 """The plain network through torch.compile: one recursion round is one compiled function of static shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar

@@ -1,7 +1,5 @@
 """The CUDA backend: one process per GPU, workers over NCCL, the network through torch.compile."""
 
-from __future__ import annotations
-
 import logging
 import os
 from importlib.util import find_spec

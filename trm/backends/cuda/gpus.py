@@ -5,8 +5,6 @@ same time on one machine, and the workers of a run, get different GPUs without c
 second places on each GPU, then third ones, so that they spread evenly.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -3,8 +3,6 @@
 No TPU is needed: jax lowers the kernels anywhere and can interpret them on a CPU.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

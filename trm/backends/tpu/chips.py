@@ -1,7 +1,5 @@
 """TPU chips of this machine, found without torch_xla."""
 
-from __future__ import annotations
-
 import glob
 import os
 from pathlib import Path

@@ -8,8 +8,6 @@ PJRT_DEVICE chooses the devices (TPU or CPU; unset: TPU if there are chips), CPU
 devices. A job that was planned for TPU chips ($TRM_CHIPS_PER_HOST) runs on exactly these or not at all.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

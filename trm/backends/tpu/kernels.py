@@ -15,8 +15,6 @@ Backward takes the sum before the norm (t, bfloat16) and returns the gradient of
 gradients from what the kernels return, except those of token mixing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

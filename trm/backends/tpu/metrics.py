@@ -5,8 +5,6 @@ tpu_metric_service.proto in github.com/google/cloud-accelerator-diagnostics (tpu
 the same service and metrics. The few fields needed are read without generated code.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from typing import Any

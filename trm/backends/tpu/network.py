@@ -4,8 +4,6 @@ for the TPU compiler. Computes `trm.model.definition`.
 Shapes: L tokens, B rows, D width, H heads, K head width, I inner width.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from math import prod

@@ -5,10 +5,8 @@ The residual stream is [N, D] bfloat16, N = B * L, puzzle-major, with tokens pad
 float32; backward ends with one flat sum over the devices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -189,7 +187,7 @@ class Rounds:
     @classmethod
     def build(
         cls, x: Tensor, flat: Sequence[Tensor], arch: Architecture, mesh: Mesh, length: int, keep: int = 0
-    ) -> Rounds:
+    ) -> Self:
         """From the global input and the flat list of float32 kernel weights."""
         count = len(flat) // arch.layers
         tables = []

@@ -5,8 +5,6 @@ step on the chips. The program is always the same, so its arguments (state, batc
 call passes them and receives the results. No argument's memory is donated to a result, so old values stay readable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

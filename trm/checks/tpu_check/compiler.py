@@ -1,7 +1,5 @@
 """Compiles StableHLO with libtpu, using private parts of jax 0.7.1, which envs/tpu pins."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ once, those inside once per iteration, and a grid step's work as often as it is 
 memory stalls, so a kernel takes at least the time to transfer its arguments and results to and from the chip's memory.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

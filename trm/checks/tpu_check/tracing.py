@@ -4,8 +4,6 @@ The trainer gets a backend that records each program's StableHLO instead of runn
 host. It acts as the second of two hosts, which runs the same programs as the first but writes no files.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

@@ -6,8 +6,6 @@ and the column to the right); 0 is padding. Tasks of files with `evaluation` in 
 are test tasks; without such files the tasks are split at random.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, field

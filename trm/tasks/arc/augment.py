@@ -4,8 +4,6 @@ Colour 0 stays; copy 0 is the original. In each copy one example is not shifted,
 canvas has S cells.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -5,8 +5,6 @@ the same concepts; these are such tasks. Task i is a pure function of (seed, i).
 consecutive tasks as there are families have one of each. Colours and grid sizes are random.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

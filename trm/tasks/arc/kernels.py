@@ -1,7 +1,5 @@
 """Compiled augmentation of ARC grids."""
 
-from __future__ import annotations
-
 from trm.compiled import njit
 
 

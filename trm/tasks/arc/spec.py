@@ -1,7 +1,5 @@
 """Identity and sizes of ARC-AGI data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trm.errors import UserError

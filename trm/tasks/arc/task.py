@@ -4,8 +4,6 @@ Training uses all pairs of the training tasks and the demonstrations of the othe
 pairs under the same identifiers: task t (in training order) has 1 + t * (augmentations + 1), its copy k has k more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 A maze is a square of tokens (WALL, ...), uint8 [side * side]; moves go up, left, right, down.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from trm.compiled import njit

@@ -4,8 +4,6 @@ A maze is a square of characters, row by row: `#` wall, blank open, `S` start, `
 shortest path between them; tokens are 1-5 in that order. Equivalent mazes (8 symmetries of the square) are one class.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Mazes as a task."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from trm.data import rng

@@ -6,8 +6,6 @@ then give the smallest second row, and each determines the order of all other ro
 by the pattern of clues.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from trm.compiled import njit

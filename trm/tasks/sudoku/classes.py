@@ -5,8 +5,6 @@ of grids (4x4: two). The classes of 4x4 puzzles are listed without a search: a p
 and a set of shown cells, so they are the orbits of cell sets under the automorphisms of the two classes' grids.
 """
 
-from __future__ import annotations
-
 from hashlib import blake2b
 from itertools import permutations
 

@@ -1,7 +1,5 @@
 """Public collections of Sudoku, one puzzle a line, brought into the official CSV layout with answers and ratings."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

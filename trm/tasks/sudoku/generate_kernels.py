@@ -3,8 +3,6 @@
 Every puzzle is a pure function of a key and its number, so ranges can be generated in any order.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from trm.compiled import njit

@@ -4,8 +4,6 @@ A grid has n = box_rows * box_cols rows; values are 1..n, 0 for a blank; tokens 
 per cell, row by row: 1-9, then A, B, ...; `.` or 0 for a blank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

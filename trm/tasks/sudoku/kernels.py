@@ -4,8 +4,6 @@ Candidates are bit masks (bit v-1: value v), int32 [cells]; a stack has one such
 are those of `Geometry`. All numbers are integers, so results are the same on every machine.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from trm.compiled import njit

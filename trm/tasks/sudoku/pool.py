@@ -1,7 +1,5 @@
 """Pools of Sudoku puzzles, generated offline or read from CSV files and validated."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Identity and sizes of Sudoku data."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sudoku as a task."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from trm.data import rng

@@ -5,8 +5,6 @@
 random state is stored, since sampling and exploration are pure functions of (seed, step).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

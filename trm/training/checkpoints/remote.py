@@ -4,8 +4,6 @@ Checkpoints are always written to a local folder. If their place is in a bucket 
 background, and a job on another machine resumes from the newest complete one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

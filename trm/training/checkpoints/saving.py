@@ -1,7 +1,5 @@
 """Saving and resuming a run: progress, checkpoints and weight snapshots."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

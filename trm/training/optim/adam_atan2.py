@@ -1,7 +1,5 @@
 """Adam-atan2 (arXiv 2407.05872): atan2(m, sqrt(v)) instead of m / (sqrt(v) + eps)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

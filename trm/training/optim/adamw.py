@@ -1,7 +1,5 @@
 """AdamW (arXiv 1711.05101)."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from trm.training.optim.base import Adam

@@ -1,7 +1,5 @@
 """The interface of an optimiser."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ The pass is chunked, so that a CPU reads each buffer from memory once and keeps 
 0-d tensors on the device, so that no step recompiles.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import torch

@@ -1,7 +1,5 @@
 """Lion (arXiv 2302.06675)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

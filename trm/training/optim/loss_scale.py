@@ -1,7 +1,5 @@
 """Dynamic loss scaling for float16 in device tensors (arXiv 1710.03740)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Embeddings, heads and vectors take Adam-atan2's step. Of fused matrices (gate and up; q, k and v) each is its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import prod
 

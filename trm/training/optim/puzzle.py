@@ -5,8 +5,6 @@ small table gets a dense gradient through a one-hot product; for a large one, ev
 with its id, so that rows with equal ids write the same value.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

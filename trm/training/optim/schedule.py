@@ -1,7 +1,5 @@
 """Schedules of learning rate (computed on the device, so that no step recompiles) and exploration."""
 
-from __future__ import annotations
-
 import math
 
 import torch
