@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tests.pipeline.conftest import STUDY, new_project
 from trm.pipeline import console
-from trm.pipeline.console import Study, View, replaces_output
+from trm.pipeline.console import Progress, View, replaces_output
 from trm.training.history import progress_line
 
 ROW = {
@@ -69,7 +69,7 @@ def test_the_last_line_of_a_runs_log_is_its_progress(tmp_path):
     log.write_text(
         f"--- before\n100 %  step 100/100  loss 9  unseen -  1 rows/s  0:00:00 left\n--- now\n{LINE}\n{LINE[:9]}"
     )
-    study = Study()
+    study = Progress()
     study.take(job(1, "a", log=log))
     assert study.running[1].progress() == (42, "1.2500", "12.5 %", 3723.0)
     study.running[1].read -= console.AGE
@@ -82,7 +82,7 @@ def test_the_last_line_of_a_runs_log_is_its_progress(tmp_path):
 def test_the_time_left_counts_what_is_planned_and_follows_what_was_measured(tmp_path, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
-    study = Study()
+    study = Progress()
     study.take({"event": "started"})
     study.take(dict(PLAN))
     assert study.left() == 10 + 30 + 3 * 2
@@ -150,7 +150,7 @@ def test_the_panel_has_runs_and_times(told, tmp_path):
     told(*events)
     text = io.StringIO()
     view = View(Console(file=text, width=100))
-    view.study = Study()
+    view.study = Progress()
     for event in events:
         view.study.take(dict(event))
     view.console.print(view.panel())

@@ -11,7 +11,7 @@ from trm.backends.base import Backend
 from trm.data import rng
 from trm.data.dataset import PuzzleSet
 from trm.data.progress import Progress
-from trm.evaluation.passes import pad_rows
+from trm.evaluation.passes import Pass
 from trm.model.inference import InferenceNetwork
 from trm.study.tasks import spec_of
 from trm.tasks.arc.arc import decode
@@ -99,14 +99,13 @@ def _answers(
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
         made, _ = augmenter.canvases(rows[part], copies[part])
-        x = net.embed(backend.place(torch.from_numpy(made)), backend.place(puzzle[part].contiguous()))
-        x = pad_rows(net, x, size if start else 0)
-        z_H, z_L = net.start(x.shape[1], len(x))
+        placed = (backend.place(tensor) for tensor in (torch.from_numpy(made), puzzle[part].contiguous()))
+        states = Pass(net, *placed, rows=size if start else 0)
         for _ in range(depth):
-            z_H, z_L, logits, halt = net.step(z_H, z_L, x)
+            logits, halt = states.step()
             backend.synchronize()
-        answers[part] = logits[:, : len(made)].argmax(-1).t().to(torch.uint8).cpu().numpy()
-        halts[part] = halt[: len(made)].float().cpu().numpy()
+        answers[part] = states.answers(logits).cpu().numpy()
+        halts[part] = halt.float().cpu().numpy()
         progress.update(start + len(made))
     progress.close(len(rows))
     return answers, halts

@@ -55,8 +55,8 @@ def replaces_output(arguments: list[str]) -> bool:
     return not any(map(RAW.fullmatch, arguments))
 
 
-class Progress(NamedTuple):
-    """Progress of a run."""
+class LastLine(NamedTuple):
+    """What the last line of a run's log says."""
 
     percent: int
     loss: str
@@ -78,15 +78,15 @@ class Job:
     output: str
     started: float = field(default_factory=lambda: time.monotonic())
     read: float = -math.inf
-    known: Progress | None = None
+    known: LastLine | None = None
 
     @property
     def name(self) -> str:
         """The name shown to the user."""
         return self.run if self.rule == "train" else self.text
 
-    def progress(self) -> Progress | None:
-        """Progress by the last line of the log, which is reread after `AGE` seconds; None: none yet."""
+    def progress(self) -> LastLine | None:
+        """By the last line of the log, which is reread after `AGE` seconds; None: none yet."""
         now = time.monotonic()
         if now - self.read >= AGE:
             self.read, self.known = now, None
@@ -94,7 +94,7 @@ class Job:
             if found:
                 percent, loss, unseen, hours, minutes, seconds = found[-1]
                 left = 3600.0 * int(hours) + 60 * int(minutes) + int(seconds)
-                self.known = Progress(int(percent), loss, unseen, left)
+                self.known = LastLine(int(percent), loss, unseen, left)
         return self.known
 
 
@@ -107,8 +107,8 @@ def _tail(path: Path, size: int = 4000) -> str:
         return ""
 
 
-class Study:
-    """State of a running study, by its events."""
+class Progress:
+    """Of a running study, by its events."""
 
     def __init__(self) -> None:
         self.began, self.started = time.monotonic(), False
@@ -185,7 +185,7 @@ class View:
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-        self.study = Study()
+        self.study = Progress()
         self.interrupted = False
         self._read, self._stack, self._said = 0, ExitStack(), time.monotonic()
         self._live = Live(

@@ -141,8 +141,8 @@ class Task(ABC):
             raise UserError(f"--copies {copies} is below 0: give 0 or more")
 
     @abstractmethod
-    def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
-        """A puzzle as lines of text; the box shape (0: unknown) is for Sudoku."""
+    def lines(self, tokens: np.ndarray, meta: Meta) -> list[str]:
+        """A puzzle of a data set as lines of text."""
 
     def guesses(self, config: DataConfig, inputs: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
         """Baselines without learning. `uniform`, `rules`: expected accuracy on blank cells of a uniform guess, and of a

@@ -1,4 +1,6 @@
-"""What several tasks need of grids: numbers of equal rows, and the symmetries of a square."""
+"""What several tasks need of grids: numbers and hashes of equal rows, and the symmetries of a square."""
+
+from hashlib import blake2b
 
 import numpy as np
 
@@ -13,6 +15,12 @@ def number_rows(rows: np.ndarray) -> np.ndarray:
     numbers = np.empty(len(first), dtype=np.int32)
     numbers[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
     return numbers[inverse]
+
+
+def hashes(rows: np.ndarray) -> np.ndarray:
+    """Equal numbers for equal rows, uint64 [len(rows)]."""
+    digests = b"".join(blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
+    return np.frombuffer(digests, dtype="<u8")
 
 
 def dihedral_cells(side: int) -> np.ndarray:

@@ -51,7 +51,7 @@ def describe(directory: Path, samples: int = 2) -> str:
         lines += _histogram(counts.get("ratings", {}), puzzles.meta.task)
         meta = puzzles.meta
         lines += _marginals(puzzles.inputs, puzzles.puzzle_of_example, meta)
-        lines += _samples(puzzles.inputs, puzzles.labels, samples, meta.task, meta.box_rows, meta.box_cols)
+        lines += _samples(puzzles.inputs, puzzles.labels, samples, meta)
     return "\n".join(lines)
 
 
@@ -81,13 +81,11 @@ def _pool(directory: Path, samples: int) -> str:
     examples = (
         np.ones(pool.puzzles, np.int64) if pool.puzzle_indices is None else np.diff(pool.puzzle_indices)
     )
-    meta = Meta(identity["task"], pool.questions.shape[1], int(pool.answers.max()) + 1, 1)
+    boxes = {name: identity.get(name, 0) for name in ("box_rows", "box_cols")}
+    meta = Meta(identity["task"], pool.questions.shape[1], int(pool.answers.max()) + 1, 1, **boxes)
     lines += _marginals(pool.questions, np.repeat(np.arange(pool.puzzles), examples), meta)
-    boxes = identity.get("box_rows", 0), identity.get("box_cols", 0)
     rows = np.arange(pool.puzzles) if pool.puzzle_indices is None else pool.puzzle_indices[:-1]
-    return "\n".join(
-        lines + _samples(pool.questions[rows], pool.answers[rows], samples, identity["task"], *boxes)
-    )
+    return "\n".join(lines + _samples(pool.questions[rows], pool.answers[rows], samples, meta))
 
 
 def _histogram(ratings: dict[str, Any], task: str) -> list[str]:
@@ -109,16 +107,12 @@ def _marginals(inputs: np.ndarray, puzzle: np.ndarray, meta: Meta) -> list[str]:
     return marginals.describe(inputs, puzzle, kind) if kind else []
 
 
-def _samples(
-    questions: np.ndarray, answers: np.ndarray, samples: int, task: str, box_rows: int, box_cols: int
-) -> list[str]:
+def _samples(questions: np.ndarray, answers: np.ndarray, samples: int, meta: Meta) -> list[str]:
     """Random questions with their answers beside them."""
     lines = []
     chosen = rng.shuffled(rng.root_key(0, "inspect"), len(questions))[:samples]
     for row in np.sort(chosen).tolist():
-        left, right = (
-            task_of(task).lines(tokens[row], box_rows, box_cols) for tokens in (questions, answers)
-        )
+        left, right = (task_of(meta.task).lines(tokens[row], meta) for tokens in (questions, answers))
         width = max(len(line) for line in left)
         lines += ["", f"  row {row}"]
         lines += [f"    {a:<{width}}    {b}".rstrip() for a, b in zip_longest(left, right, fillvalue="")]

@@ -76,12 +76,12 @@ def test_turns_have_inverses(number):
 def test_a_shifted_copy_is_drawn(folder, tmp_path):
     """Other tools, and our own expanded copies, put a grid anywhere on the canvas."""
     expand(folder, tmp_path / "out")
-    task = task_of("arc")
-    drawn = {tuple(task.lines(row, 0, 0)) for row in load(tmp_path / "out", "train").inputs}
+    task, train = task_of("arc"), load(tmp_path / "out", "train")
+    drawn = {tuple(task.lines(row, train.meta)) for row in train.inputs}
     assert ("(nothing)",) not in drawn
     canvas = np.zeros((30, 30), dtype=np.uint8)
     canvas[3:5, 7:9] = [[3, 4], [2, 5]]
-    assert task.lines(canvas.ravel(), 0, 0) == ["12", ".3"]
+    assert task.lines(canvas.ravel(), train.meta) == ["12", ".3"]
 
 
 @pytest.mark.parametrize("given", ["", "/*/*.json"])

@@ -73,7 +73,7 @@ class Arc(Task):
                 "no more, or build it with more data.augmentations"
             )
 
-    def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
+    def lines(self, tokens: np.ndarray, meta: Meta) -> list[str]:
         side = round(len(tokens) ** 0.5)
         row, column = divmod(int((tokens >= COLOUR).argmax()), side)  # a copy may be anywhere on the canvas
         grid = arc.decode(np.roll(tokens.reshape(side, side), (-row, -column), (0, 1)).ravel())

@@ -8,11 +8,10 @@ from trm.data.official import official_files
 from trm.data.pool import Pool
 from trm.study.schema import DataConfig
 from trm.tasks.base import Augmenter, Files, Task
-from trm.tasks.grids import dihedral_cells
+from trm.tasks.grids import dihedral_cells, hashes
 from trm.tasks.marginals import Symmetric
 from trm.tasks.maze import maze
 from trm.tasks.maze.spec import CHARACTERS, GOAL, OPEN, START
-from trm.tasks.sudoku.classes import hashes
 
 
 class MazeAugmenter(Augmenter):
@@ -54,7 +53,7 @@ class Maze(Task):
     def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter:
         return MazeAugmenter(puzzles.meta)
 
-    def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
+    def lines(self, tokens: np.ndarray, meta: Meta) -> list[str]:
         side, symbols = round(len(tokens) ** 0.5), "?" + CHARACTERS
         return ["".join(symbols[token] for token in row) for row in tokens.reshape(side, side).tolist()]
 

@@ -5,7 +5,6 @@ of grids (4x4: two). The classes of 4x4 puzzles are listed without a search: a p
 and a set of shown cells, so they are the orbits of cell sets under the automorphisms of the two classes' grids.
 """
 
-from hashlib import blake2b
 from itertools import permutations
 
 import numpy as np
@@ -45,12 +44,6 @@ def class_keys(
         keys = np.concatenate([_refined(geometry, questions[i : i + 256], answers[i : i + 256])
                                for i in range(0, len(questions), 256)])  # fmt: skip
     return keys, keys
-
-
-def hashes(rows: np.ndarray) -> np.ndarray:
-    """Equal numbers for equal rows, uint64 [len(rows)]."""
-    digests = b"".join(blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
-    return np.frombuffer(digests, dtype="<u8")
 
 
 def pairs(numbers: np.ndarray) -> int:

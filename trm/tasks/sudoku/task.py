@@ -8,9 +8,10 @@ from trm.data.official import official_files
 from trm.data.pool import Pool
 from trm.study.schema import DataConfig
 from trm.tasks.base import Augmenter, Files, Task
+from trm.tasks.grids import hashes
 from trm.tasks.marginals import Symmetric
 from trm.tasks.sudoku import pool
-from trm.tasks.sudoku.classes import class_keys, hashes
+from trm.tasks.sudoku.classes import class_keys
 from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, sudoku_maps
 
 
@@ -62,18 +63,18 @@ class Sudoku(Task):
     def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter:
         return SudokuAugmenter(puzzles.meta)
 
-    def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
-        side = round(len(tokens) ** 0.5)
-        symbols = "?." + SYMBOLS
-        lines = ["".join(symbols[token] for token in row) for row in tokens.reshape(side, side).tolist()]
-        if box_rows * box_cols != side:
-            return lines
-        lines = [" ".join(line[k : k + box_cols] for k in range(0, side, box_cols)) for line in lines]
-        return [
-            text
-            for k, line in enumerate(lines)
-            for text in ([""] if k and k % box_rows == 0 else []) + [line]
-        ]
+    def lines(self, tokens: np.ndarray, meta: Meta) -> list[str]:
+        side, symbols = round(len(tokens) ** 0.5), "?." + SYMBOLS
+        rows, columns = (
+            meta.box_rows or side,
+            meta.box_cols or side,
+        )  # 0: a data set of other tools does not say
+        lines: list[str] = []
+        for k, row in enumerate(tokens.reshape(side, side).tolist()):
+            line = "".join(symbols[token] for token in row)
+            lines += [""] * (k > 0 and k % rows == 0)
+            lines.append(" ".join(line[at : at + columns] for at in range(0, side, columns)))
+        return lines
 
     def guesses(self, config: DataConfig, inputs: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
         rules = []
