@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from trm.errors import UserError
-from trm.study import flops, tpu_kernels
+from trm.study import flops
+from trm.study.activations import WORKING_APPLICATIONS, Block
 from trm.study.dataset_identity import shape
 from trm.study.schema import Count, EvaluationConfig, NonNegative, Positive, RunConfig, Section
 from trm.study.stages import recursion_stages
@@ -151,10 +152,8 @@ def fitting_micro_batches(
 
 
 def memory_bytes(config: RunConfig, sizes: Sizes, rows: int, itemsize: int = 2, kernels: bool = False) -> int:
-    """Bytes of a training step on one device: the state in float32, and what the last round keeps for backward.
-
-    That is each block's input, sums and output, and each SwiGLU's gate, up and product (or q, k, v and attention's
-    output); the TPU kernels keep less.
+    """Bytes of a training step on one device: the state in float32, and what the last round keeps for backward
+    (`trm.study.activations`).
 
     Args:
         rows: of a micro-batch on this device.
@@ -166,13 +165,11 @@ def memory_bytes(config: RunConfig, sizes: Sizes, rows: int, itemsize: int = 2, 
     # weights, gradients, moments, average; puzzle table
     state = 4 * (5 * size + sizes.num_ids * model.d_model)
     length, width = flops.tokens(model, sizes.seq_len), model.d_model
-    inner, attention = flops.inner_width(model, width), model.mixer == "attention"
-    token_inner = None if attention else flops.inner_width(model, length)
+    token_inner = None if model.mixer == "attention" else flops.inner_width(model, length)
+    block = Block(length, width, flops.inner_width(model, width), token_inner, model.heads)
     applications = model.layers * max(
         stage.l_cycles + 1 for stage in recursion_stages(model, config.training)
     )
-    if kernels and tpu_kernels.supported(length, width, inner, token_inner, model.heads):
-        each = tpu_kernels.activation_bytes(rows, length, width, inner, attention)
-        return state + (applications + tpu_kernels.WORKING_APPLICATIONS) * each
-    mixer = 4 * length * width if token_inner is None else 3 * width * token_inner
-    return state + itemsize * rows * applications * (length * (4 * width + 3 * inner) + mixer)
+    if kernels and block.has_kernels():
+        return state + (applications + WORKING_APPLICATIONS) * block.kernel_bytes(rows)
+    return state + applications * block.bytes(rows, itemsize)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from trm.backends.tpu.network import HBM_SHARE, XlaNetwork, activation_bytes
-from trm.backends.tpu.recursion import activation_bytes as kernel_activation_bytes
+from trm.backends.tpu.network import HBM_SHARE, XlaNetwork
+from trm.backends.tpu.recursion import block_of
 from trm.errors import UserError
 from trm.model.parameters import Layout, architecture, initial_weights
 from trm.study.schema import ModelConfig
@@ -33,7 +33,8 @@ def test_blocks_are_computed_again_where_their_activations_would_not_fit(monkeyp
     network, kept = gradients()
     assert network.remat is False
     w = initial_weights(MODEL, 16, 6, 0)
-    need = activation_bytes(w, architecture(MODEL, torch.float32), 18, ROWS, 2) + 28.0 * kept.numel()
+    each = block_of(w, architecture(MODEL, torch.float32), 18).bytes(ROWS, 4, xla=True)
+    need = 3 * MODEL.layers * each + 28.0 * kept.numel()
     monkeypatch.setenv("TRM_XLA_HBM_GIB", str(1.05 * need / 0.9 / 2**30))
     assert gradients()[0].remat is False
     monkeypatch.setenv("TRM_XLA_HBM_GIB", str(0.95 * need / 0.9 / 2**30))
@@ -62,7 +63,7 @@ def test_as_many_blocks_keep_their_activations_with_kernels_as_fit(
     layout, arch = Layout.of(model, 16, 6), architecture(model, torch.bfloat16)
     w, rows = initial_weights(model, 16, 6, 0), 4096
     each = 2 * rows * 24 * ((4 if mixer == "mlp" else 8) * 128 + 3 * w["blocks.0.channel_mlp.down"].shape[1])
-    assert kernel_activation_bytes(w, 18, rows) == each  # 18 tokens are padded to 24
+    assert block_of(w, arch, 18).kernel_bytes(rows) == each  # 18 tokens are padded to 24
 
     def kept(room: float = 100.0, variable: str = "auto") -> tuple[int, bool | None]:
         """Applications that keep theirs, of 6, where the memory holds `room` of them beside the weights."""

@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from trm.backends.tpu import kernels
-from trm.study.tpu_kernels import padded_length
+from trm.study.activations import padded_length
 
 jax.config.update("jax_platforms", "cpu")  # jax only lowers the kernels: torch_xla owns the TPU
 

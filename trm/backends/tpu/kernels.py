@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from trm.study.tpu_kernels import LANES
+from trm.study.activations import LANES
 
 EPS = 1e-5  # trm.model.definition.EPS, without importing torch
 MASKED = -1e30

@@ -19,8 +19,8 @@ from trm.model import definition
 from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
 from trm.model.plain import PlainRounds
+from trm.study.activations import WORKING_APPLICATIONS
 from trm.study.slices import hbm_gib
-from trm.study.tpu_kernels import WORKING_APPLICATIONS
 
 KERNELS_VARIABLE = "TRM_XLA_KERNELS"
 REMAT_VARIABLE = "TRM_XLA_REMAT"
@@ -133,20 +133,6 @@ def recursion_round(
     return apply(z_H + z_L), z_L
 
 
-def activation_bytes(w: Weights, arch: Architecture, length: int, rows: int, l_cycles: int) -> float:
-    """Bytes of activations that one device keeps for backward without kernels and rematerialization.
-
-    They are the inner activations of the last round's block applications on `rows` rows of `length` tokens; within 15 %
-    of what libtpu's compiler reports.
-    """
-    width, inner = w["blocks.0.channel_mlp.down"].shape
-    if "blocks.0.token_mlp.down" in w:
-        values = length * (3 * inner + 6 * width) + 3 * w["blocks.0.token_mlp.down"].shape[1] * width
-    else:
-        values = length * (3 * inner + 8 * width + 2 * arch.heads * length)
-    return float(arch.dtype.itemsize * rows * (l_cycles + 1) * arch.layers * values)
-
-
 class Unpacked(torch.autograd.Function):
     """The parameters in the flat buffer. Backward concatenates their gradients: on XLA, adding a gradient into a view
     costs a pass over the buffer."""
@@ -215,13 +201,14 @@ class XlaNetwork:
         setting = switch(REMAT_VARIABLE)
         if setting != "auto":
             return setting == "1"
-        return activation_bytes(w, self._arch, length, rows, l_cycles) > self._free_bytes()
+        each = recursion.block_of(w, self._arch, length).bytes(rows, self._arch.dtype.itemsize, xla=True)
+        return (l_cycles + 1) * self._arch.layers * each > self._free_bytes()
 
     def _choose_keep(self, w: Weights, length: int, rows: int, l_cycles: int) -> int:
         """How many block applications keep their activations with kernels; sets `remat` if not all do."""
         count, setting = (l_cycles + 1) * self._arch.layers, switch(REMAT_VARIABLE)
         if self.remat is None and setting == "auto":
-            each = recursion.activation_bytes(w, length, rows)
+            each = recursion.block_of(w, self._arch, length).kernel_bytes(rows)
             keep = min(count, max(0, int(self._free_bytes() / each) - WORKING_APPLICATIONS))
         else:
             keep = 0 if self.remat or (self.remat is None and setting == "1") else count

@@ -14,24 +14,19 @@ from torch import Tensor
 
 from trm.model import definition
 from trm.model.definition import Architecture, Weights
-from trm.study import tpu_kernels
-from trm.study.tpu_kernels import LANES, padded_length
+from trm.study.activations import LANES, Block, padded_length
+
+
+def block_of(w: Weights, arch: Architecture, length: int) -> Block:
+    """Sizes of the model's blocks on `length` tokens."""
+    width, inner = w["blocks.0.channel_mlp.down"].shape
+    token_down = w.get("blocks.0.token_mlp.down")
+    return Block(length, width, inner, None if token_down is None else token_down.shape[1], arch.heads)
 
 
 def usable(w: Weights, arch: Architecture, length: int, rows: int) -> bool:
     """Whether the kernels support this model with `rows` puzzles per device."""
-    width, inner = w["blocks.0.channel_mlp.down"].shape
-    token_down = w.get("blocks.0.token_mlp.down")
-    token_inner = None if token_down is None else token_down.shape[1]
-    supported = tpu_kernels.supported(length, width, inner, token_inner, arch.heads)
-    return supported and arch.dtype == torch.bfloat16 and rows % 2 == 0
-
-
-def activation_bytes(w: Weights, length: int, rows: int) -> int:
-    """Bytes of activations that one block application keeps on a device with `rows` puzzles."""
-    width, inner = w["blocks.0.channel_mlp.down"].shape
-    attention = "blocks.0.token_mlp.down" not in w
-    return tpu_kernels.activation_bytes(rows, length, width, inner, attention)
+    return block_of(w, arch, length).has_kernels() and arch.dtype == torch.bfloat16 and rows % 2 == 0
 
 
 def kernel_weights(w: Weights, arch: Architecture, length: int) -> list[list[Tensor]]:
