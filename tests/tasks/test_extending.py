@@ -21,7 +21,7 @@ REGISTER = """if True:
 """
 
 
-DATA = {"task": "reverse", "source": "generate", "pool": 300, "augmentations": 0}
+DATA = {"task": "reverse", "source": "generate", "augmentations": 0}  # as many puzzles as the splits need
 DATA |= {"train_puzzles": 150, "validation_puzzles": 20, "test_puzzles": 50}
 RUN = {
     "model": MODEL | {"layers": 1, "h_cycles": 1, "halt_max_steps": 2, "multiple": 8},
