@@ -198,8 +198,8 @@ def panels(geometry: Geometry, question: np.ndarray, history: list[np.ndarray], 
     last = len(history)
     shown = [step for step in (2**k for k in range(20)) if step < last] + [last]
     titled = [("puzzle", question)] + [(f"step {step}", history[step - 1]) for step in shown]
-    boxes = {"box_rows": geometry.box_rows, "box_cols": geometry.box_cols}
-    meta = Meta(TASK.name, geometry.cells, geometry.side + 2, 1, **boxes)
+    rows, columns = geometry.box_rows, geometry.box_cols
+    meta = Meta(TASK.name, geometry.cells, geometry.side + 2, 1, box_rows=rows, box_cols=columns)
     drawn = [[title, *TASK.lines(grid + 1, meta)] for title, grid in titled]
     across = max(len(line) for lines in drawn for line in lines) + 3
     each = max(1, width // across)

@@ -99,8 +99,8 @@ def _answers(
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
         made, _ = augmenter.canvases(rows[part], copies[part])
-        placed = (backend.place(tensor) for tensor in (torch.from_numpy(made), puzzle[part].contiguous()))
-        states = Pass(net, *placed, rows=size if start else 0)
+        inputs, ids = backend.place(torch.from_numpy(made)), backend.place(puzzle[part].contiguous())
+        states = Pass(net, inputs, ids, rows=size if start else 0)
         for _ in range(depth):
             logits, halt = states.step()
             backend.synchronize()
