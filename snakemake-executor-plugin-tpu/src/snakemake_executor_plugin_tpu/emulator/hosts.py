@@ -109,7 +109,8 @@ class Host:
             # All of /etc: a file bound over /etc/passwd goes when this machine's is replaced, by useradd, say.
             "rm -rf etc; cp -a /etc etc; cp passwd hosts etc/; mount --bind etc /etc; cd /; "
             f"{disk} "
-            f"mount -t tmpfs tmpfs /run; mkdir /run/sshd; "
+            # Terminals of its own: what is typed on this machine keeps no pod alive.
+            "mount -t tmpfs tmpfs /run; mkdir /run/sshd; mount -t devpts -o newinstance,ptmxmode=0666 devpts /dev/pts; "
             # Like Google's runner, which waits for everyone who holds the script's output.
             f"{self.folder}/startup-script 2>&1 | cat > {self.folder}/startup.log; "
             f"touch {self.folder}/up; "
