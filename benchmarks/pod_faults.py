@@ -9,8 +9,9 @@ The jobs of a generic workflow count steps and checkpoint them into the emulated
 inflicted on hosts, controllers, network, API and bucket.
 
 The pod has recovered from a fault when every job that was running has a newer checkpoint or its result. At the end
-every study must have its table, Snakemake must not have used up a retry, no job may have run twice at the same time,
-no slice may have been deleted unless the API called it lost, and no process may be left on the hosts.
+every study must have its table, Snakemake must not have used up a retry except for jobs that a bad host killed, no job
+may have run twice at the same time, no slice may have been deleted unless the API called it lost, and no process may be
+left on the hosts.
 
 The table says for each kind how often it was inflicted and how often it really struck: a job was running where a host
 or slice went, a connection or controller was there to lose, a planned error was given as an answer.
@@ -27,7 +28,7 @@ import time
 from pathlib import Path
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
-from snakemake_executor_plugin_tpu.emulator.hosts import make_key
+from snakemake_executor_plugin_tpu.emulator.hosts import Host, make_key
 from snakemake_executor_plugin_tpu.emulator.pod import BUCKET
 from snakemake_executor_plugin_tpu.emulator.study import Call, Study
 
@@ -42,6 +43,12 @@ QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Lim
 INTRUDERS = ("second controller", "wrong key")
 CUTS = ("cut network", "cut all networks")
 ASLEEP = ("controller asleep", "preempt while the controller sleeps")
+ENDED = "ended while the controller sleeps"  # its jobs and then, by its own idle rule, the pod
+BAD = "bad host"
+HALT = """stopping = False
+if os.path.exists(os.path.expanduser("~/bad")):
+    sys.exit("RuntimeError: TPU core halted")
+"""
 STALL_MINUTES = 0.5  # longer than any other fault stops a job
 NEEDS_NETWORK = (*CUTS, "offline")
 KINDS = (
@@ -58,14 +65,17 @@ KINDS = (
         "hang",
         "unknown state",
         *ASLEEP,
+        ENDED,
+        BAD,
     ),
 )
-DEADLY = ("reboot host", *PREEMPTIONS, "fill disk", "hang")  # jobs need another launch after these
+DEADLY = ("reboot host", *PREEMPTIONS, "fill disk", "hang", BAD)  # jobs need another launch after these
 LOCAL = (
     "reboot host",
     "fill disk",
     "cut network",
     "hang",
+    BAD,
 )  # these hit one host, preemptions one slice of a pool
 LIMIT_SECONDS = 180
 FINISHED = (sys.maxsize, sys.maxsize)
@@ -79,7 +89,7 @@ class Campaign:
         self.client = pod.client()  # bypasses the proxy that injects faults
         self.random = random.Random(seed)
         self.pool = len(pod.groups) > 1
-        self.profile = {"retries": 1, "tpu-recovery": 60, "tpu-stall": STALL_MINUTES}
+        self.profile = {"retries": 3, "tpu-recovery": 60, "tpu-stall": STALL_MINUTES}
         kinds = [kind for kind in KINDS if kind not in NEEDS_NETWORK or pod.network.separate]
         kinds = [kind for kind in kinds if not only or kind in only.split(",")]
         if self.pool:
@@ -94,6 +104,7 @@ class Campaign:
         self.studies = self.preempted = 0
         self.call: Call | None = None
         self.output: list[str] = []
+        self.failures = 0  # of jobs on bad hosts, which are retries
 
     def run(self) -> None:
         """Run one study after another until all faults are done."""
@@ -104,7 +115,9 @@ class Campaign:
         while self.kinds:
             self.studies += 1
             study = Study(self.folder / f"study{self.studies}", self.pod, jobs, **self.profile)
-            self.output = []
+            self.output, self.failures = [], 0
+            script = study.folder / "scripts" / "count.py"
+            script.write_text(script.read_text().replace("stopping = False\n", HALT, 1))
             self.call = study.start()
             while self.kinds and self._wait_for_jobs(study):
                 self._fault(study)
@@ -255,6 +268,10 @@ class Campaign:
                 self.preempted += 1
                 pod.preempt()
             self.call.signal(signal.SIGCONT)
+        elif kind == ENDED:
+            return self._end_itself(study)
+        elif kind == BAD:
+            return self._break(pod.hosts[rank])
         elif kind == "GCS 500/503":
             pod.gcs.proxy.failures = 3
         else:
@@ -262,6 +279,36 @@ class Campaign:
             pod.api.fail(3, *(quota if kind.endswith("429") else ()))
             pod.hosts[rank].drop_connections()
         return None
+
+    def _end_itself(self, study: Study) -> bool:
+        """Let a job end and then the pod delete itself, as its guard does, unseen by the controller."""
+        api, ended = self.pod.api, list(self._steps(study).values()).count(FINISHED)
+        self.call.signal(signal.SIGSTOP)
+        for host in self.pod.hosts:
+            host.drop_connections()
+        deadline = time.monotonic() + 40
+        while (
+            now := list(self._steps(study).values()).count(FINISHED)
+        ) == ended and time.monotonic() < deadline:
+            time.sleep(0.2)
+        for name, node in list(api.nodes.items()):
+            word = f".snakemake-tpu/{name.rpartition('/')[2]}-{node.id}.json"
+            self.client.bucket(BUCKET).blob(word).upload_from_string('{"why": "it has been idle for 1800 s"}')
+            api.delete_by_rest(name.replace("/nodes/", "/queuedResources/"), True)
+        self.preempted += 1
+        self.call.signal(signal.SIGCONT)
+        return now > ended
+
+    def _break(self, host: Host) -> bool:
+        """Let every job die early on a host for some seconds, beginning with the one that runs there."""
+        host.enter("touch", f"{host.home}/bad")
+        running = [pid for pid, line in host.jobs().items() if "scripts/count.py --" in line]
+        for pid in running:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(self.random.uniform(3, 8))
+        host.enter("rm", "-f", f"{host.home}/bad")
+        self.failures += bool(running)
+        return bool(running)
 
     def _preempt(self, kind: str, rank: int) -> bool | None:
         api, proxy = self.pod.api, self.pod.gcs.proxy
@@ -304,8 +351,10 @@ class Campaign:
         return code != 0
 
     def _check(self, study: Study) -> None:
-        before, retried, _ = "".join([*self.output, self.call.output]).partition("Trying to restart job")
-        assert not retried, f"Snakemake used up a retry: {before[-5000:]}"
+        output = "".join([*self.output, self.call.output])
+        assert self.failures or "Trying to restart job" not in output, (
+            f"Snakemake used up a retry: {output[-5000:]}"
+        )
         expected = {
             f"{job} counted to {options['steps']} with seed 7 on {options.get('hosts', 1)}"
             for job, options in study.jobs.items()
