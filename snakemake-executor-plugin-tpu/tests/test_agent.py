@@ -244,7 +244,7 @@ def test_remove_and_prune_spare_what_runs(agent):
     agent.call("agent", "remove", tasks=["old", "live"])
     assert [path.name for path in sorted((agent.root / "tasks").iterdir())] == ["live"]
     agent.run("old", "true")
-    ((answer, _),) = agent.call("agent", "prune", days=0)
+    ((answer, _),) = agent.call("agent", "prune")
     assert answer["answer"]["removed"] == ["old"]
 
 
@@ -354,7 +354,7 @@ def test_secrets_go_with_the_job_and_scratch_with_its_folder(agent):
     files = [path for path in agent.root.rglob("*") if path.is_file()]
     assert not [path for path in files if secret in path.read_text(errors="replace")]
     assert (agent.folder("t1") / "scratch" / "copy").exists()
-    agent.call("agent", "prune", days=0)
+    agent.call("agent", "prune")
     assert not agent.folder("t1").exists()
 
 

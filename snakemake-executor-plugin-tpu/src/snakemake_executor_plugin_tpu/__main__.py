@@ -174,22 +174,19 @@ class Cli:
 
 
 async def run_on_slices(args: Any, slices: list[ExecutorSettings]) -> int:
-    """Run the command on every slice of the pool; ssh and stop on the first slice that succeeds."""
-    if args.slice is not None:
-        if not 0 <= args.slice < len(slices):
-            raise PodError(f"The pool has {len(slices)} slices, numbered from 0: no slice {args.slice}.")
-        slices = [slices[args.slice]]
-    if len(slices) == 1:
-        return await Cli(args, slices[0]).run()
+    """Run the command on every slice of the pool; ssh and stop on one."""
+    if args.slice is not None and not 0 <= args.slice < len(slices):
+        raise PodError(f"The pool has {len(slices)} slices, numbered from 0: no slice {args.slice}.")
+    chosen = slices if args.slice is None else [slices[args.slice]]
+    if len(chosen) > 1 and args.command in ("ssh", "stop"):
+        raise PodError(f"The pool has {len(chosen)} slices: say which by --slice N.")
     codes: list[int] = []
-    for batch in [slices] if args.command in ("up", "down") else [[one] for one in slices]:
+    for batch in [chosen] if args.command in ("up", "down") else [[one] for one in chosen]:
         for result in await asyncio.gather(*(Cli(args, one).run() for one in batch), return_exceptions=True):
             if isinstance(result, (WorkflowError, Unreachable)):
                 print(result, file=sys.stderr)
             elif isinstance(result, BaseException):
                 raise result
-            elif args.command in ("ssh", "stop"):
-                return result
             codes.append(result if isinstance(result, int) else 1)
     return max(codes)
 

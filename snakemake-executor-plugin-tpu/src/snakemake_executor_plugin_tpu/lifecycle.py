@@ -38,7 +38,6 @@ BOOT_SECONDS = 900.0  # in which the hosts of a new pod have to answer
 LOGIN_SECONDS = 30.0  # after which a refused key counts as the wrong one
 NEW_LOGIN_SECONDS = 300.0  # the same on a pod of this call, whose hosts may still be creating the user
 SPARE_PODS = 2  # that replace a new one with a host that does not come up
-UNUSED_DAYS = 7  # after which the folders of ended tasks are deleted
 
 
 @dataclass
@@ -267,7 +266,6 @@ class PodManager:
                 await self.claim.take(workers[0])
             await self._look(pod, patience, all_needed=new)
             if self.claim is not None:
-                await asyncio.gather(*(worker.call("prune", days=UNUSED_DAYS) for worker in pod.answering()))
                 await self._prepare_environment(pod)
                 if self.settings.is_guarded:
                     await prove_guard(self.settings, pod, self.say)
@@ -346,7 +344,7 @@ class PodManager:
                 await worker.deploy(timeout=30)
                 status = await worker.status()
                 if status["disk_free"] < LEAST_DISK:
-                    await worker.call("prune", days=0)
+                    await worker.call("prune")
                     status = await worker.status()
                 if status["disk_free"] >= LEAST_DISK:
                     return status

@@ -6,7 +6,7 @@
     reply    answer a request that `tpurun` made inside a task
     remove   delete the folders of tasks that have ended
     aside    note why this host gets no jobs, for later controllers and `status`
-    prune    delete the folders of tasks that ended some days ago
+    prune    delete the folders of all tasks that have ended, on a full disk
 
 The output is MAGIC (a login shell may have printed something before it), then frames: a JSON line each, followed by as
 many bytes as its `bytes` says.
@@ -185,13 +185,9 @@ def aside(request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def prune(request: dict[str, Any]) -> dict[str, Any]:
-    """Delete the folders of tasks that ended `days` ago."""
-    limit = time.time() - 86400 * float(request["days"])
-    old = [
-        folder for folder in tasks.task_folders() if max(_touched(folder), _touched(folder / "lease")) < limit
-    ]
-    ended = [folder for folder in old if not tasks.is_supervised(folder)]
+def prune(_request: dict[str, Any]) -> dict[str, Any]:
+    """Delete the folders of all tasks that have ended."""
+    ended = [folder for folder in tasks.task_folders() if not tasks.is_supervised(folder)]
     for folder in ended:
         shutil.rmtree(folder, ignore_errors=True)
     return {"removed": [folder.name for folder in ended]}

@@ -30,7 +30,6 @@ RUN = Path("/run/snakemake-tpu")
 MOST_SECONDS = 10.0  # between two checks
 RETRY_SECONDS = 60.0
 CHECK_SECONDS = 900.0
-ADDRESS_SECONDS = 900.0
 
 
 def ask(url: str, method: str = "GET", token: str = "", data: bytes | None = None) -> str:
@@ -59,8 +58,8 @@ def marks() -> dict[Path, float]:
 class Guard:
     """What one host knows about itself and the others."""
 
-    def __init__(self, orders: dict[str, Any], rank: int, addresses: list[str]):
-        self.orders, self.rank, self.addresses = orders, rank, addresses
+    def __init__(self, orders: dict[str, Any], rank: int):
+        self.orders, self.rank, self.hosts = orders, rank, int(orders["hosts"])
         self.limit, self.end = float(orders["idle_seconds"]), float(orders["end"])
         self.pause = min(MOST_SECONDS, self.limit / 5 if self.limit else MOST_SECONDS)
         # Idle time uses the monotonic clock: the other one may be set at boot.
@@ -108,7 +107,7 @@ class Guard:
         """Return how many seconds all hosts have been idle."""
         now, idle, lease = time.monotonic(), [self.idle()], float(self.orders["lease"])
         silent = self.silent()
-        for rank in range(len(self.addresses)):
+        for rank in range(self.hosts):
             at, seconds = self.heard.get(rank, (self.started, 0.0))
             if rank != self.rank and rank not in silent:
                 idle.append(seconds + now - at)
@@ -122,13 +121,18 @@ class Guard:
     def silent(self) -> list[int]:
         """Return the other hosts of which nothing has been heard lately."""
         since = time.monotonic() - 5 * self.pause
-        ranks = [rank for rank in range(len(self.addresses)) if rank != self.rank]
+        ranks = [rank for rank in range(self.hosts) if rank != self.rank]
         return [rank for rank in ranks if self.heard.get(rank, (self.started, 0.0))[0] < since]
 
     def answers(self, rank: int) -> bool:
-        """Whether a host answers at all: a refused connection is an answer, too."""
+        """Whether a host answers at all: a refused connection is an answer, and so is an address that is not known."""
         try:
-            socket.create_connection((self.addresses[rank], 22), timeout=2).close()
+            hosts = ask(f"{METADATA}instance/attributes/worker-network-endpoints").split(",")
+            address = re.findall(r"\d+(?:\.\d+){3}", hosts[rank])[0]
+        except (OSError, IndexError):
+            return True
+        try:
+            socket.create_connection((address, 22), timeout=2).close()
         except OSError as error:
             return isinstance(error, ConnectionRefusedError)
         return True
@@ -242,21 +246,11 @@ class Guard:
 
 
 def guard_of_this_host() -> Guard:
-    """Read the settings, waiting for the metadata server, the network and, for a while, every host's address.
-
-    A host whose address does not come counts as silent: it may run a job.
-    """
-    deadline = time.monotonic() + ADDRESS_SECONDS
+    """Read the settings, waiting for the metadata server and the network."""
     while True:
         try:
             orders = json.loads(ask(f"{METADATA}instance/attributes/snakemake-tpu"))
-            rank = int(ask(f"{METADATA}instance/attributes/agent-worker-number"))
-            hosts = ask(f"{METADATA}instance/attributes/worker-network-endpoints").split(",")
-            addresses = ["".join(re.findall(r"\d+(?:\.\d+){3}", host)[:1]) for host in hosts]
-            addresses += [""] * (int(orders["hosts"]) - len(addresses))
-            if not all(addresses) and time.monotonic() < deadline:
-                raise ValueError(f"it knows the hosts {addresses}")
-            return Guard(orders, rank, addresses)
+            return Guard(orders, int(ask(f"{METADATA}instance/attributes/agent-worker-number")))
         except (OSError, ValueError) as error:
             print(f"waiting for the metadata server: {error}", flush=True)
             time.sleep(1.0)

@@ -146,7 +146,15 @@ def list_for_all(name: str, about: dict[str, Any]) -> TextIO | None:
         owner = hashlib.sha256(str(root()).encode()).hexdigest()[:8]
         file = open(SHARED / f"{owner}-{name}", "w")  # noqa: SIM115 (locked until the supervisor ends)
         os.fchmod(file.fileno(), 0o644)
-        file.write(json.dumps({**about, "root": str(root())}))
+        mark = {
+            "role": "other",
+            "state": "running",
+            "slot": f"{about.get('slot')}@{root()}",
+            "root": str(root()),
+        }
+        file.write(
+            json.dumps({"exit": None, "unattended": 0.0, "progress": None, "status": None, **about, **mark})
+        )
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
         return file
@@ -160,13 +168,7 @@ def tasks_of_others() -> dict[str, dict[str, Any]]:
         with contextlib.suppress(ValueError, AttributeError):
             about = json.loads(read(path) or "{}")
             if about.get("root", str(root())) != str(root()) and is_locked(path):
-                other: dict[str, Any] = {
-                    "role": "other",
-                    "state": "running",
-                    "slot": f"{about.get('slot')}@{about['root']}",
-                }
-                other |= {"exit": None, "unattended": 0.0, "progress": None, "status": None}
-                found[path.name] = {**about, **other}
+                found[path.name] = {"role": "other", "state": "running", **about}
     return found
 
 
