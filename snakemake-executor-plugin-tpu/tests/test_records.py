@@ -74,10 +74,11 @@ def test_secrets_are_read_from_a_file_that_others_cannot_read(tmp_path):
 def test_profile_environment_and_command_line_give_the_settings(tmp_path, monkeypatch):
     """As with Snakemake, whose parser reads the profile: what concerns others is left out."""
     monkeypatch.setenv("SNAKEMAKE_TPU_PROJECT", "from-the-environment")
-    text = "executor: tpu\nresources:\n  tpu_hosts: 3\ntpu-name: 123\ntpu-zone: z\ntpu-lease: 5\ntpu-create: true\n"
+    text = "executor: tpu\nresources:\n  tpu_hosts: 3\nforce: true\ntpu-name: 123\ntpu-zone: z\n"
+    text += "tpu-lease: 5\ntpu-create: true\n"
     (tmp_path / "config.yaml").write_text(text)
     args, found = parse(["ssh", "--profile", str(tmp_path), "--lease", "7", "0", "--", "ls", "--all"])
-    assert (args.command, args.words) == ("ssh", ["0", "ls", "--all"])
+    assert (args.command, args.words, args.force) == ("ssh", ["0", "ls", "--all"], False)
     assert (found.project, found.name, found.zone) == ("from-the-environment", "123", "z")
     assert (found.lease, found.create, found.grace) == (7, True, 30)
     for words, said in (

@@ -66,6 +66,7 @@ def parse(arguments: list[str]) -> tuple[Any, ExecutorSettings]:
     if not words or words[0] not in COMMANDS or any(word.startswith("-") for word in words):
         fail(f"{' '.join(words) or 'nothing'} is no command: use one of {', '.join(COMMANDS)}")
     args.command, args.words = words[0], words[1:] + arguments[end + 1 :]
+    args.force = "--force" in ours  # and not in a profile, where it is Snakemake's
     return args, plugin.get_settings(args)
 
 
