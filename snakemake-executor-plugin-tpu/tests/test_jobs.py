@@ -94,7 +94,7 @@ def test_people_can_look_at_a_running_job(study):
 
     def command(*words: str) -> subprocess.Popen:
         return subprocess.Popen(
-            [sys.executable, "-m", "snakemake_executor_plugin_tpu", *words, "--profile", "profile"],
+            [sys.executable, "-m", "snakemake_executor_plugin_tpu", "--profile", "profile", *words],
             cwd=one.folder,
             env=one.environment,
             stdout=subprocess.PIPE,
