@@ -3,7 +3,7 @@
     CONFIG='{"data": {"source": "generate", "box_rows": 2, "box_cols": 3, "train_puzzles": 1000, "test_puzzles": 1000}}'
     python -m trm data source --config "$CONFIG" --out /tmp/source
     python -m trm data build --config "$CONFIG" --source /tmp/source --out /tmp/sudoku6
-    python examples/train_simple.py /tmp/sudoku6 /tmp/weights.safetensors      # a minute or two on a CPU
+    python examples/train_simple.py /tmp/sudoku6 /tmp/weights.safetensors      # a few minutes on a CPU
 
 Of the project it uses trm/model/definition.py alone. The engine (trm/training) does the same with flat buffers,
 kernels, several workers and restarts; a test finds equal losses. The file is like that of any run: `python -m trm solve
@@ -29,7 +29,7 @@ MODEL = SimpleNamespace(
     puzzle_tokens=1, expansion=1.0, multiple=8,
 )  # fmt: skip
 TRAINING = SimpleNamespace(
-    batch_size=64, steps=1200, lr=1e-2, lr_min_ratio=0.1, warmup_steps=50, beta1=0.9, beta2=0.95, weight_decay=0.1,
+    batch_size=64, steps=2000, lr=1e-2, lr_min_ratio=0.1, warmup_steps=50, beta1=0.9, beta2=0.95, weight_decay=0.1,
     puzzle_weight_decay=0.1, ema=0.99, exploration=0.1,
 )  # fmt: skip
 
