@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.slurm.conftest import study
+from tests.pipeline.conftest import one_run
 
 ROOT = Path(__file__).parents[1]
 BASE = "python:3.12-slim"
@@ -93,22 +93,16 @@ def pip_options(folder: Path) -> list[str]:
 def test_the_image_plans_the_report_and_runs_a_study(buildah, base, tmp_path):
     """TORCH_OPTIONS as for `docker build` (a build of torch for processors takes a tenth of the time)."""
     torch = f"--build-arg=TORCH_OPTIONS={os.environ.get('TORCH_OPTIONS', '')}"
-    buildah(
-        "build", "--pull=never", f"--build-arg=BASE={base}", torch, *pip_options(tmp_path), "--tag=trm", ROOT
-    )
+    own = ("--pull=never", f"--build-arg=BASE={base}", torch, *pip_options(tmp_path))
+    buildah("build", *own, "--tag=trm", ROOT)
     container = buildah("from", "trm").stdout.strip()
-    plan = buildah(
-        "run", container, "--", "python", "-m", "snakemake", "--profile", "profiles/local", "-n"
-    ).stdout
-    assert "runs to train" in plan
-    document = study(steps=2)
-    document["scales"] = {"laptop": document["scales"]["gpu"]}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(document))
+    plan = ("run", container, "--", "python", "-m", "snakemake", "--profile", "profiles/local", "-n")
+    assert "runs to train" in buildah(*plan).stdout
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(one_run(2)))
     mounted = f"--volume={tmp_path}/study.yaml:/study/config/laptop.yaml:ro"
     command = ("python", "-m", "trm", "study", "run", "--profile", "profiles/local")  # the image's own
     buildah("run", mounted, container, "--", *command)
-    made = buildah(
-        "run", container, "--", "sh", "-c", "ls results/report.html && cat results/runs/*/training.json"
-    )
+    show = "ls results/report.html && cat results/runs/*/training.json"
+    made = buildah("run", container, "--", "sh", "-c", show)
     assert "results/report.html" in made.stdout
     assert '"outcome": "finished"' in made.stdout

@@ -3,15 +3,15 @@
 import re
 import shutil
 import subprocess
-import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.training.conftest import dataset_folder  # noqa: F401 (a fixture)
+from tests.shell import ROOT, python
+from tests.training.conftest import DATA, dataset_folder  # noqa: F401 (a fixture)
 
-ROOT = Path(__file__).parents[2]
 PIPELINE = ("Snakefile", "workflow", "profiles", "config", "envs")
 STUDY = {
     "name": "small",
@@ -21,17 +21,7 @@ STUDY = {
     },
     "base": {
         "model": {"d_model": 16, "h_cycles": 1, "l_cycles": 1, "halt_max_steps": 2, "puzzle_tokens": 1},
-        "data": {
-            "source": "generate",
-            "box_rows": 2,
-            "box_cols": 2,
-            "clues_min": 4,
-            "clues_max": 8,
-            "train_puzzles": 20,
-            "augmentations": 0,
-            "validation_puzzles": 8,
-            "test_puzzles": 16,
-        },
+        "data": DATA | {"clues_min": 4, "train_puzzles": 20, "validation_puzzles": 8, "test_puzzles": 16},
         "training": {"batch_size": 8, "steps": 4, "warmup_steps": 1, "precision": "float32"},
         "evaluation": {"train_puzzles": 8, "traces": 1},
     },
@@ -57,6 +47,16 @@ STUDY = {
 }
 
 
+def one_run(steps: int, seeds: int = 1, scale: str = "laptop", **runtime: float) -> dict:
+    """The small study with one experiment of one point, at one scale."""
+    document = deepcopy(STUDY)
+    own = document["scales"]["laptop"]
+    document["scales"] = {scale: own | {"seeds": list(range(seeds)), "runtime": own["runtime"] | runtime}}
+    document["base"]["training"]["steps"] = steps
+    one = {"question": "One?", "figures": [{"kind": "curves"}]}
+    return document | {"experiments": {"one": one}, "figures": []}
+
+
 class Project:
     """A checkout of the pipeline with its own study and results."""
 
@@ -75,28 +75,37 @@ class Project:
 
     def snakemake(self, *words: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run Snakemake with the local profile."""
-        command = [sys.executable, "-m", "snakemake", "--profile", "profiles/local", *words]
-        result = subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, timeout=600, check=False
-        )
-        if check:
-            assert result.returncode == 0, result.stdout + result.stderr
-        return result
+        words = ("-m", "snakemake", "--profile", "profiles/local", *words)
+        return python(*words, cwd=self.folder, check=check)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess:
+        """`trm study run` with the local profile."""
+        words = ("-m", "trm", "study", "run", "--profile", "profiles/local", *words)
+        return python(*words, cwd=self.folder)
 
     def would_run(self, *words: str) -> dict[str, int]:
         """Rule -> number of jobs of a dry run; `said` is its plan."""
         done = self.snakemake(*words, "-n")
-        text, self.said = done.stdout, done.stderr.partition("(study ")[2]
-        assert "cannot be locked" not in text
-        stats = text.partition("Job stats:")[2].partition("total")[0]
-        return {rule: int(count) for rule, count in re.findall(r"^(\w+)\s+(\d+)$", stats, re.MULTILINE)}
+        self.said = done.stderr.partition("(study ")[2]
+        assert "cannot be locked" not in done.stdout
+        return job_stats(done.stdout)
+
+
+def job_stats(text: str) -> dict[str, int]:
+    """Rule -> number of jobs, as a dry run says."""
+    stats = text.partition("Job stats:")[2].partition("total")[0]
+    return {rule: int(count) for rule, count in re.findall(r"^(\w+)\s+(\d+)$", stats, re.MULTILINE)}
+
+
+def copy_pipeline(folder: Path) -> None:
+    """The pipeline's own files."""
+    for name in PIPELINE:
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, folder / name)
 
 
 def new_project(folder: Path, study: dict) -> Project:
     """The pipeline's files and a study, which every profile runs, without results."""
-    for name in PIPELINE:
-        source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
+    copy_pipeline(folder)
     for name in ("laptop", "experiments", "rehearsal"):
         (folder / f"config/{name}.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     return Project(folder)

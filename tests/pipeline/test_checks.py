@@ -1,14 +1,15 @@
 """What is refused before anything runs: settings, figures that nothing can draw, sizes that no pool can give."""
 
 import re
-import subprocess
 import sys
 from copy import deepcopy
 
 import pytest
 import yaml
 
-from tests.pipeline.conftest import ROOT, STUDY
+from tests.pipeline.conftest import STUDY
+from tests.shell import ROOT, python
+from trm.cli import main
 from trm.errors import UserError
 from trm.pipeline.project import open_project, too_many
 from trm.study.experiment import RULES
@@ -33,91 +34,60 @@ def check(tmp_path, monkeypatch):
     return run
 
 
+def batch(**fields):
+    """Changes the experiment `batch`."""
+    return lambda study: study["experiments"]["batch"].update(fields)
+
+
 def figure(**spec):
-    return lambda study: study["experiments"]["batch"].update(figures=[spec])
+    return batch(figures=[spec])
+
+
+ARC = {"data": {"task": "arc", "source": "generate", "arc_side": 6}}
+MAZE = {"data": {"task": "maze", "source": "generate", "maze_size": 9, "min_path": 9}}
+GUESSES = {"view_steps": 2, "view_guesses": 2}
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            figure(kind="curves", metric="eval/exact_acuracy"),
-            "figure batch: unknown metric 'eval/exact_acuracy'; did you mean 'eval/exact_accuracy'?",
-        ),
-        (
-            figure(kind="agreement", metrics=["train/los"]),
-            "unknown metric 'train/los'; did you mean 'train/loss'?",
-        ),
-        (
-            figure(kind="ablation", x="training.batch_size", baseline=5),
-            "figure batch: no point has the baseline 5; training.batch_size is 4, 8",
-        ),
-        (
-            figure(kind="ablation", x="label", baseline="batch_size=16"),
-            "no point has the baseline 'batch_size=16'; did you mean 'batch_size=",
-        ),
-        (
-            lambda study: study["experiments"]["batch"].update(seeds=[True]),
-            "experiments.batch.seeds.0: must be a whole number, not True",
-        ),
-        (
-            figure(kind="heatmap", x="training.lr", y="training.optimizer", optimum=True),
-            "figure batch: training.optimizer is not a number: no law or optimum can be fitted over it",
-        ),
+        (figure(kind="curves", metric="eval/exact_acuracy"),
+         "figure batch: unknown metric 'eval/exact_acuracy'; did you mean 'eval/exact_accuracy'?"),
+        (figure(kind="agreement", metrics=["train/los"]),
+         "unknown metric 'train/los'; did you mean 'train/loss'?"),
+        (figure(kind="ablation", x="training.batch_size", baseline=5),
+         "figure batch: no point has the baseline 5; training.batch_size is 4, 8"),
+        (figure(kind="ablation", x="label", baseline="batch_size=16"),
+         "no point has the baseline 'batch_size=16'; did you mean 'batch_size="),
+        (batch(seeds=[True]), "experiments.batch.seeds.0: must be a whole number, not True"),
+        (figure(kind="heatmap", x="training.lr", y="training.optimizer", optimum=True),
+         "figure batch: training.optimizer is not a number: no law or optimum can be fitted over it"),
         (figure(kind="law", x="label"), "label is not a number"),
+        (figure(kind="steps", name="my-steps"),
+         "experiment batch: figures: name: 'my-steps': names consist of letters, digits and _"),
+        (batch(expects=[{"law": "parameter"}]),
+         "experiment batch: expects: law: unknown column 'parameter'; did you mean 'parameters'?"),
         (
-            figure(kind="steps", name="my-steps"),
-            "experiment batch: figures: name: 'my-steps': names consist of letters, digits and _",
-        ),
-        (
-            lambda study: study["experiments"]["batch"].update(expects=[{"law": "parameter"}]),
-            "experiment batch: expects: law: unknown column 'parameter'; did you mean 'parameters'?",
-        ),
-        (
-            lambda study: study["experiments"]["batch"].update(set={"data.train_puzzles": 3000}),
+            batch(set={"data.train_puzzles": 3000}),
             "experiment batch, point batch_size=4: sudoku of this size and kind, up to symmetry, has 2,236 puzzles, "
             "not 3,024",
         ),
+        (batch(set={"training.snapshots": 2}, evaluation={"weights": "average", "average": 3}),
+         "point batch_size=4: evaluation.average=3 must be at least 1 and at most training.snapshots=2"),
         (
-            lambda study: study["experiments"]["batch"].update(
-                set={"training.snapshots": 2}, evaluation={"weights": "average", "average": 3}
-            ),
-            "point batch_size=4: evaluation.average=3 must be at least 1 and at most training.snapshots=2",
-        ),
-        (
-            lambda study: study["experiments"]["batch"].update(
-                set={"data": {"task": "arc", "source": "generate", "arc_side": 6}},
-                evaluation={"restarts": [2]},
-            ),
+            batch(set=ARC, evaluation={"restarts": [2]}),
             "point batch_size=4: arc has no symmetries for restarts and views: give evaluation.start_noise or "
             "step_noise, or no evaluation.restarts, and no evaluation.view_steps",
         ),
-        (
-            lambda study: study["experiments"]["batch"].update(
-                set={"data": {"task": "arc", "source": "generate", "arc_side": 6}},
-                evaluation={"view_steps": 2},
-            ),
-            "point batch_size=4: arc has no symmetries for restarts and views",
-        ),
-        (
-            lambda study: study["experiments"]["batch"].update(
-                set={"data": {"task": "maze", "source": "generate", "maze_size": 9, "min_path": 9}},
-                evaluation={"view_steps": 2, "view_guesses": 2},
-            ),
-            "point batch_size=4: maze has no blank cells that a view can show filled",
-        ),
-        (
-            lambda study: study["experiments"]["batch"].update(
-                evaluation={"view_steps": 2, "view_guesses": 2}
-            ),
-            "point batch_size=4: evaluation.view_guesses=2 changes nothing: the first guess comes after step 18",
-        ),
-        (
-            lambda study: study["experiments"]["batch"].update(set={"data.pool": 30}),
-            "data.pool has 30 puzzles, not 44",
-        ),
+        (batch(set=ARC, evaluation={"view_steps": 2}),
+         "point batch_size=4: arc has no symmetries for restarts and views"),
+        (batch(set=MAZE, evaluation=GUESSES),
+         "point batch_size=4: maze has no blank cells that a view can show filled"),
+        (batch(evaluation=GUESSES),
+         "point batch_size=4: evaluation.view_guesses=2 changes nothing: the first guess comes after step 18"),
+        (batch(set={"data.pool": 30}), "data.pool has 30 puzzles, not 44"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_drawn_or_cut_is_refused(check, change, said):
     check()
     with pytest.raises(UserError, match=re.escape(said)) as caught:
@@ -189,8 +159,6 @@ def test_a_panel_of_no_experiment_is_refused_unless_it_is_inherited(check):
 
 
 def test_an_experiment_that_needs_a_file_says_which(monkeypatch, capsys):
-    from trm.cli import main
-
     monkeypatch.chdir(ROOT)
     sentence = "real_sudoku is not run: needs --config sudoku_csv=PATH"
     with pytest.raises(UserError, match=sentence):
@@ -200,15 +168,13 @@ def test_an_experiment_that_needs_a_file_says_which(monkeypatch, capsys):
     assert "real_sudoku" not in open_project({"experiments": "*"}).selection.experiments
     main(["study", "show", "arc"])
     assert "not run: needs --config arc_files=PATH" in capsys.readouterr().out
-    command = [sys.executable, "-m", "snakemake", "--profile", "profiles/local", "-n", "real_sudoku"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = python("-m", "snakemake", "--profile", "profiles/local", "-n", "real_sudoku", cwd=ROOT)
     assert result.returncode != 0
     assert sentence in result.stderr + result.stdout
     assert "runs to train" not in result.stderr
 
 
 def test_names_of_rules_are_known():
-    text = "".join(
-        path.read_text() for path in [ROOT / "Snakefile", *(ROOT / "workflow/rules").glob("*.smk")]
-    )
+    files = [ROOT / "Snakefile", *(ROOT / "workflow/rules").glob("*.smk")]
+    text = "".join(path.read_text() for path in files)
     assert set(re.findall(r"^ *rule (\w+):", text, re.MULTILINE)) <= RULES

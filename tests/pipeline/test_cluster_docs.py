@@ -2,14 +2,14 @@
 
 import re
 import shlex
-import subprocess
 import sys
 from copy import deepcopy
 from importlib.util import find_spec
 
 import pytest
 
-from tests.pipeline.conftest import ROOT, STUDY, new_project
+from tests.pipeline.conftest import ROOT, STUDY, job_stats, new_project
+from tests.shell import run
 
 PAGE = (ROOT / "docs/cluster.md").read_text().replace("\\\n", "")
 COMMANDS = re.findall(r"^snakemake .*", PAGE, re.MULTILINE)
@@ -33,7 +33,6 @@ def test_a_documented_command_plans_training(checkout, command):
     words.insert(3, "--dry-run")
     if "apptainer" in command:
         words.remove("apptainer"), words.remove("--sdm")  # which Snakemake looks for in a dry run too
-    done = subprocess.run(words, cwd=checkout, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^train +\d", done.stdout, re.MULTILINE)
+    done = run(*words, cwd=checkout, check=True)
+    assert job_stats(done.stdout)["train"]
     assert "Warning" not in done.stderr

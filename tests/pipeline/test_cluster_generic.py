@@ -1,14 +1,12 @@
 """Any batch system through `--executor cluster-generic`, with a submit command of our own."""
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import pytest
 
-from tests.pipeline.conftest import new_project
-from tests.slurm.conftest import study
+from tests.pipeline.conftest import new_project, one_run
+from tests.shell import python
 
 PLUGIN = "snakemake_executor_plugin_cluster_generic"
 SUBMIT = """\
@@ -25,25 +23,19 @@ echo $!
 def test_a_run_is_trained_by_jobs_that_inherit_nothing(tmp_path):
     """The command of docs/cluster.md; every job is a process with a working folder and an environment of its own."""
     (tmp_path / "checkout").mkdir()
-    project = new_project(tmp_path / "checkout", study(steps=2))
+    project = new_project(tmp_path / "checkout", one_run(2, scale="gpu"))
     submit = tmp_path / "submit"
     submit.write_text(SUBMIT)
     submit.chmod(0o755)
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "--profile",
-        "profiles/gpu",
-        "--executor",
-        "cluster-generic",
+    words = ["--profile", "profiles/gpu", "--executor", "cluster-generic", "--cluster-generic-submit-cmd"]
+    words += [
+        f"{submit} {{resources.gpu}}:{{resources.runtime}}",
+        "--default-resources",
+        "gpu=0",
+        "runtime=60",
     ]
-    command += ["--cluster-generic-submit-cmd", f"{submit} {{resources.gpu}}:{{resources.runtime}}"]
-    command += ["--default-resources", "gpu=0", "runtime=60", "--jobs", "2", "--resources", "gpu=2"]
-    command += ["--latency-wait", "5", "--until", "train", "--config", "backend=cpu"]
-    done = subprocess.run(
-        command, cwd=project.folder, capture_output=True, text=True, timeout=600, check=False
-    )
+    words += ["--jobs", "2", "--resources", "gpu=2", "--latency-wait", "5", "--until", "train"]
+    done = python("-m", "snakemake", *words, "--config", "backend=cpu", cwd=project.folder)
     assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "submit.log").read_text()
     asked = (tmp_path / "submit.asked").read_text().split()
     assert [line.partition(":")[0] for line in asked] == ["0", "0", "1"]  # puzzles, data set, training

@@ -9,12 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-from copy import deepcopy
 
 import pytest
 from rich.console import Console
 
-from tests.pipeline.conftest import STUDY, new_project
+from tests.pipeline.conftest import STUDY, new_project, one_run
 from trm.pipeline import console
 from trm.pipeline.console import Progress, View, replaces_output
 from trm.training.history import progress_line
@@ -27,40 +26,54 @@ LINE = progress_line([ROW | {"step": 40, "eval/exact_accuracy": 0.125}, ROW], 10
 """Two steps after a validation: 12.5 % of unseen puzzles, half of those trained on."""
 
 
-def job(number, run="", rule="train", log="", **facts):
-    return {
-        "event": "job",
-        "id": number,
-        "rule": rule,
-        "run": run,
-        "log": str(log),
-        "output": "",
-        "text": rule,
-    } | facts
+def job(number, run="", rule="train", log="", text=None):
+    facts = {"event": "job", "id": number, "rule": rule, "run": run, "log": str(log), "output": ""}
+    return facts | {"text": text or rule}
+
+
+@pytest.fixture
+def log(tmp_path):
+    """The log of a run whose last line is LINE."""
+    path = tmp_path / "log"
+    path.write_text(LINE + "\n")
+    return path
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The console's time, in a list."""
+    now = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    return now
+
+
+class Told:
+    """A console on a file that is told events; `text` is all that it has written."""
+
+    def __init__(self):
+        self.file = io.StringIO()
+        self.view = View(Console(file=self.file, highlight=False, soft_wrap=True))
+
+    def __call__(self, *events):
+        with console.EVENTS.open("a") as file:
+            file.writelines(json.dumps(event) + "\n" for event in events)
+        self.view.update()
+
+    @property
+    def text(self):
+        return self.file.getvalue()
 
 
 @pytest.fixture
 def told(tmp_path, monkeypatch):
-    """A function that tells events to a console; it returns all that the console has written."""
+    """A console."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "EVENTS", tmp_path / "events")
     monkeypatch.setattr(console, "OUTPUT", tmp_path / "output")
-
-    def tell(*events, code=None, interrupted=False):
-        text = io.StringIO()
-        view = View(Console(file=text, highlight=False, soft_wrap=True))
-        view.interrupted = interrupted
-        for event in events:
-            with console.EVENTS.open("a") as file:
-                file.write(json.dumps(event) + "\n")
-            view.update()
-        if code is not None:
-            view.conclude(code)
-        return text.getvalue()
-
-    return tell
+    return Told()
 
 
+STARTED = {"event": "started"}
 PLAN = {"event": "plan", "runs": {"a": 10.0, "b": 30.0}, "others": 3, "at_once": 1, "start": 2.0}
 
 
@@ -79,79 +92,57 @@ def test_the_last_line_of_a_runs_log_is_its_progress(tmp_path):
     assert study.take({"event": "finished", "id": 1}).progress() == (42, "1.2500", "12.5 %", 3723.0)
 
 
-def test_the_time_left_counts_what_is_planned_and_follows_what_was_measured(tmp_path, monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+def test_the_time_left_counts_what_is_planned_and_follows_what_was_measured(log, clock):
     study = Progress()
-    study.take({"event": "started"})
+    study.take(dict(STARTED))
     study.take(dict(PLAN))
     assert study.left() == 10 + 30 + 3 * 2
     study.take(job(1, "a"))
     clock[0] = 20.0  # twice as long as planned
     assert study.take({"event": "finished", "id": 1}).run == "a"
     assert study.left() == 2 * 30 + 3 * 2
-    log = tmp_path / "log"
-    log.write_text(LINE + "\n")
     study.take(job(2, "b", log=log))
     assert study.left() == 3723 + 3 * 2
 
 
-def test_elsewhere_than_on_a_terminal_there_is_a_line_for_each_run(told, tmp_path):
-    log = tmp_path / "log"
-    log.write_text(LINE + "\n")
-    lines = told(
-        {"event": "started"}, PLAN, job(1, "a", log=log), {"event": "finished", "id": 1}, job(2, rule="table"),
-        {"event": "finished", "id": 2}, {"event": "message", "text": "the slice was preempted"},
-    ).splitlines()  # fmt: skip
-    assert len(lines) == 3
-    assert re.fullmatch(r"2 runs to train, about 46 s left", lines[0])
-    assert re.fullmatch(r"1 of 2 runs: a, loss 1.2500, unseen 12.5 %, 0 s, about .* left", lines[1])
-    assert lines[2] == "the slice was preempted"
+def test_elsewhere_than_on_a_terminal_there_is_a_line_for_each_run(told, log):
+    told(STARTED, PLAN, job(1, "a", log=log))
+    told({"event": "finished", "id": 1}, job(2, rule="table"), {"event": "finished", "id": 2})
+    told({"event": "message", "text": "the slice was preempted"})
+    planned, first, last = told.text.splitlines()
+    assert planned == "2 runs to train, about 46 s left"
+    assert re.fullmatch(r"1 of 2 runs: a, loss 1.2500, unseen 12.5 %, 0 s, about .* left", first)
+    assert last == "the slice was preempted"
 
 
-def test_elsewhere_than_on_a_terminal_it_is_never_silent_for_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(console, "EVENTS", tmp_path / "events")
-    clock = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
-    text, log = io.StringIO(), tmp_path / "log"
-    log.write_text(LINE + "\n")
-    view = View(Console(file=text, highlight=False, soft_wrap=True))
-    for events in ([], [{"event": "started"}, PLAN], [job(1, "a", log=log), job(2, rule="table")]):
-        with console.EVENTS.open("a") as file:
-            file.writelines(json.dumps(event) + "\n" for event in events)
+def test_elsewhere_than_on_a_terminal_it_is_never_silent_for_long(clock, told, log):
+    for events in ([], [STARTED, PLAN], [job(1, "a", log=log), job(2, rule="table")], []):
         clock[0] += console.SILENCE
-        view.update()
-    clock[0] += console.SILENCE
-    view.update()
-    view.interrupt(15, None)
-    assert text.getvalue().splitlines() == [
+        told(*events)
+    told.view.interrupt(15, None)
+    assert told.text.splitlines() == [
         "looking for what is to be done (30 s)",
         "2 runs to train, about 46 s left",
-        "running: a 42 %, loss 1.2500, unseen 12.5 %, 1 other job, about 63 min left",
-        "running: a 42 %, loss 1.2500, unseen 12.5 %, 1 other job, about 63 min left",
+        *["running: a 42 %, loss 1.2500, unseen 12.5 %, 1 other job, about 63 min left"] * 2,
         "Stopping: each run writes its checkpoint.",
     ]
 
 
-def test_a_failed_job_is_named_with_its_reason(told, tmp_path):
-    log = tmp_path / "log"
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_failed_job_is_named_with_its_reason(told, log, interrupted):
     log.write_text("much\ntrm train: training stopped\n\n")
-    events = {"event": "started"}, PLAN, job(1, "a", log=log), {"event": "failed", "id": 1}
-    said = told(*events, code=1)
-    said = said.removeprefix("2 runs to train, about 46 s left\n")
-    assert said.startswith(f"Failed: a\n  trm train: training stopped\n  {log}\n1 job failed after 0 s")
-    assert "Failed" not in told(*events, code=1, interrupted=True)
+    told.view.interrupted = interrupted
+    told(STARTED, PLAN, job(1, "a", log=log), {"event": "failed", "id": 1})
+    told.view.conclude(1)
+    sentence = f"Failed: a\n  trm train: training stopped\n  {log}\n1 job failed after 0 s"
+    assert (sentence in told.text, "Failed" in told.text) == (not interrupted,) * 2
 
 
-def test_the_panel_has_runs_and_times(told, tmp_path):
-    log = tmp_path / "log"
-    log.write_text(LINE + "\n")
-    events = {"event": "started"}, PLAN, job(1, "a", log=log), job(2, rule="table", text="Table t")
-    told(*events)
+def test_the_panel_has_runs_and_times(log):
     text = io.StringIO()
     view = View(Console(file=text, width=100))
     view.study = Progress()
-    for event in events:
+    for event in (STARTED, PLAN, job(1, "a", log=log), job(2, rule="table", text="Table t")):
         view.study.take(dict(event))
     view.console.print(view.panel())
     shown = text.getvalue()
@@ -167,12 +158,13 @@ def test_the_panel_has_runs_and_times(told, tmp_path):
 
 def test_without_a_start_the_last_error_is_shown(told, capsys):
     console.OUTPUT.write_text('host: x\nWorkflowError in file "Snakefile", line 3:\nno experiment bach\n')
-    told(code=1)
+    told.view.conclude(1)
     assert capsys.readouterr().err == 'WorkflowError in file "Snakefile", line 3:\nno experiment bach\n'
     reason = "WorkflowError in rule train:\nOutput a has older modification time than input b.\n"
     last = "WorkflowError:\nAt least one job did not complete successfully.\n"
     console.OUTPUT.write_text(f"Job 3\n{reason}{last}")
-    told({"event": "started"}, code=1)
+    told(STARTED)
+    told.view.conclude(1)
     assert capsys.readouterr().err == reason + last
 
 
@@ -221,13 +213,7 @@ class Terminal:
 
 def study_of(steps):
     """Two runs."""
-    study = deepcopy(STUDY)
-    study["scales"] = {"laptop": study["scales"]["laptop"]}
-    study["scales"]["laptop"]["seeds"] = [0]
-    study["base"]["training"]["steps"] = steps
-    study["experiments"] = {"batch": study["experiments"]["batch"]}
-    study["figures"] = []
-    return study
+    return one_run(steps) | {"experiments": {"batch": STUDY["experiments"]["batch"]}}
 
 
 @pytest.mark.full
@@ -242,10 +228,8 @@ def test_a_study_on_a_terminal_ends_with_its_findings_and_the_report(tmp_path):
     assert "of 2 runs" in terminal.text
     assert "Reason:" not in terminal.text
     assert "Building DAG of jobs" in (project.folder / ".snakemake/console.log").read_text()
-    assert Terminal(project.folder).end() == (
-        0,
-        ["Nothing to do: all that was asked for is there and current."],
-    )
+    nothing = "Nothing to do: all that was asked for is there and current."
+    assert Terminal(project.folder).end() == (0, [nothing])
 
 
 @pytest.mark.full

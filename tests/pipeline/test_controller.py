@@ -1,10 +1,7 @@
 """What the controlling process tells others."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,6 +11,7 @@ import snakemake
 from snakemake.cli import get_argument_parser
 from snakemake.settings.types import MaxJobsPerTimespan, SchedulingSettings
 
+from tests.shell import ROOT, python, run
 from trm.pipeline.controller import lift_default_rate_limit, post
 
 
@@ -26,17 +24,14 @@ def test_the_default_rate_limit_is_lifted_and_the_users_is_kept(rate, kept):
 
 
 def test_the_patch_for_snakemake_keeps_one_timer(tmp_path):
-    upstream = Path(__file__).parents[2] / "docs" / "upstream"
+    upstream = ROOT / "docs" / "upstream"
 
     def timers(path):
-        command = [sys.executable, upstream / "timers.py"]
-        environment = os.environ | {"PYTHONPATH": str(path)}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        return python(upstream / "timers.py", env={"PYTHONPATH": str(path)}, check=True).stdout
 
     assert timers("") == "10\n"
     shutil.copytree(Path(snakemake.__file__).parent, tmp_path / "snakemake")
-    patch = ["patch", "-p1", "-i", upstream / "snakemake.patch"]
-    subprocess.run(patch, cwd=tmp_path, check=True, capture_output=True)
+    run("patch", "-p1", "-i", upstream / "snakemake.patch", cwd=tmp_path, check=True)
     assert timers(tmp_path) == "1\n"
 
 

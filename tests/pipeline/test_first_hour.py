@@ -17,6 +17,22 @@ PLAN = "accelerator_type: v4-16\nsteps:\n  one: target\n"
 
 
 @pytest.fixture
+def hour(profile, monkeypatch):
+    """Runs a first hour whose programs are Python code by command; returns whether it went well, and what it said."""
+
+    def run(job="pass", **programs):
+        def command(self, name, *words):
+            return [sys.executable, "-c", programs.get(name, f"print('did {name}')")]
+
+        monkeypatch.setattr(FirstHour, "_command", command)
+        monkeypatch.setattr(FirstHour, "_snakemake", lambda self, targets: [sys.executable, "-c", job])
+        output = []
+        return FirstHour(profile, "pod", output.append).run(profile / "out.json"), output
+
+    return run
+
+
+@pytest.fixture
 def profile(tmp_path, monkeypatch):
     (tmp_path / "first-hour.yaml").write_text(PLAN)
     (tmp_path / "config.yaml").write_text("tpu-project: p\ntpu-zone: z\ntpu-name: pod\n")
@@ -64,76 +80,49 @@ def test_a_profile_with_a_pool_is_refused(profile, capsys):
     assert "give a profile without tpu-pool" in capsys.readouterr().err
 
 
-def test_the_slice_is_deleted_and_the_record_written_when_a_step_fails(profile, monkeypatch):
-    called = []
-
-    def program(self, command, *words):
-        called.append(command)
-        return [sys.executable, "-c", f"print('did {command}'); raise SystemExit({int(command == 'ssh')})"]
-
-    monkeypatch.setattr(FirstHour, "_command", program)
-    output = []
-    assert not FirstHour(profile, "pod", output.append).run(profile / "out.json")
-    assert called == ["up", "ssh", "down"]
+def test_the_slice_is_deleted_and_the_record_written_when_a_step_fails(profile, hour):
+    ok, output = hour(ssh="raise SystemExit(1)")
     record = json.loads((profile / "out.json").read_text())
-    assert record["ok"] is False
-    assert [(step["name"], step["code"]) for step in record["steps"]] == [
-        ("create", 0),
-        ("hosts", 1),
-        ("delete", 0),
-    ]
+    assert ok is record["ok"] is False
+    steps = [(step["name"], step["code"]) for step in record["steps"]]
+    assert steps == [("create", 0), ("hosts", 1), ("delete", 0)]
     assert any("hosts ended with exit code 1" in line for line in output)
     assert output[-1].endswith(f"USD at most: send the file {profile}/out.json, it holds everything.")
 
 
-def test_a_step_is_stopped_when_the_hours_are_over(profile, monkeypatch):
+def test_a_step_is_stopped_when_the_hours_are_over(profile, hour, monkeypatch):
     """And the slice is deleted, for which there is always time."""
     (profile / "first-hour.yaml").write_text(f"hours: 0\n{PLAN}")
-    programs = {"up": "import signal; signal.pause()", "down": "print('deleted')"}
-
-    def program(self, command, *words):
-        return [sys.executable, "-c", programs[command]]
-
-    monkeypatch.setattr(FirstHour, "_command", program)
+    announced = FirstHour(profile, "pod", print).announce()
+    assert "at the end, after 0 h at the latest: 0 USD at most" in announced
     monkeypatch.setattr("trm.pipeline.first_hour.GRACE", 0)  # a child of a background job ignores Ctrl-C
-    output = []
-    first_hour = FirstHour(profile, "pod", output.append)
-    assert "at the end, after 0 h at the latest: 0 USD at most" in first_hour.announce()
-    assert not first_hour.run(profile / "out.json")
+    ok, output = hour(up="import signal; signal.pause()")
+    assert not ok
     assert "The 0 h of the plan were over during create" in output
-    assert "    deleted" in output
+    assert "    did down" in output
 
 
-def test_a_job_that_ends_before_its_interruption_is_reported(profile, monkeypatch):
-    monkeypatch.setattr(FirstHour, "_command", lambda self, *words: [sys.executable, "-c", "pass"])
-    monkeypatch.setattr(FirstHour, "_snakemake", lambda self, targets: [sys.executable, "-c", "pass"])
-    output = []
-    assert not FirstHour(profile, "pod", output.append).run(profile / "out.json")
+def test_a_job_that_ends_before_its_interruption_is_reported(hour):
+    ok, output = hour()
+    assert not ok
     assert any("one ended before it had a checkpoint" in line for line in output)
 
 
 def test_the_hosts_know_when_the_hours_end(profile):
     """A computer that dies in the middle must not leave the slice running until the lease of its jobs ends."""
     first_hour = FirstHour(profile, "pod", print)
-    for option, command in (
-        ("--end", first_hour._command("up")),
-        ("--tpu-end", first_hour._snakemake("target")),
-    ):
+    commands = {"--end": first_hour._command("up"), "--tpu-end": first_hour._snakemake("target")}
+    for option, command in commands.items():
         end = datetime.fromisoformat(command[command.index(option) + 1])
         assert end.timestamp() == pytest.approx(first_hour.began + 3600, abs=1)
 
 
-def test_a_slice_that_could_not_be_deleted_under_the_job_is_reported(profile, monkeypatch):
+def test_a_slice_that_could_not_be_deleted_under_the_job_is_reported(hour, monkeypatch):
     """Nothing was interrupted, so nothing was seen to resume."""
-    programs = {"down": "open('tried', 'w'); raise SystemExit('denied')"}
-    monkeypatch.setattr(
-        FirstHour, "_command", lambda self, *words: [sys.executable, "-c", programs.get(words[0], "pass")]
-    )
-    # the job goes on until the deletion has been tried
-    job = "import pathlib, time\nwhile not pathlib.Path('tried').exists(): time.sleep(0.01)"
-    monkeypatch.setattr(FirstHour, "_snakemake", lambda self, targets: [sys.executable, "-c", job])
     progress = iter([{}])
     monkeypatch.setattr("trm.pipeline.first_hour._progress", lambda jobs: next(progress, {"a.json": "3"}))
-    output = []
-    assert not FirstHour(profile, "pod", output.append).run(profile / "out.json")
+    # the job goes on until the deletion has been tried
+    job = "import pathlib, time\nwhile not pathlib.Path('tried').exists(): time.sleep(0.01)"
+    ok, output = hour(job, down="open('tried', 'w'); raise SystemExit('denied')")
+    assert not ok
     assert any("could not be deleted under one" in line and "denied" in line for line in output)

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.conftest import config
+from tests.shell import python
+from tests.training.conftest import config, train_words
 from trm.pipeline.forkserver import FOLDER, Servers, _start, run_elsewhere
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks of torch are safe on Linux")
-TRM = [sys.executable, "-m", "trm"]
+TRM = ["-m", "trm"]
 
 
 @pytest.fixture(scope="module")
@@ -40,42 +41,36 @@ def servers(started):
 
 
 def train(folder, dataset_folder, name, **training):
-    return [
-        *TRM, "train", "--dataset", str(dataset_folder), "--out", str(folder / name / "run"), "--checkpoints",
-        str(folder / name / "checkpoints"), "--threads", "1", "--runtime", '{"log_every": 2}', "--config",
-        config(training={"steps": 6} | training).model_dump_json(),
-    ]  # fmt: skip
+    run = config(training={"steps": 6} | training)
+    return [*TRM, *train_words(run, dataset_folder, folder / name, log_every=2)]
 
 
 def test_a_run_is_the_same(servers, dataset_folder, tmp_path):
-    by_itself = subprocess.run(
-        train(tmp_path, dataset_folder, "alone"), env=servers | {FOLDER: ""}, capture_output=True, text=True
-    )
-    forked = subprocess.run(
-        train(tmp_path, dataset_folder, "forked"), env=servers, capture_output=True, text=True
-    )
-    assert (by_itself.returncode, forked.returncode) == (0, 0), by_itself.stderr + forked.stderr
+    python(*train(tmp_path, dataset_folder, "alone"), env=servers | {FOLDER: ""}, check=True)
+    forked = python(*train(tmp_path, dataset_folder, "forked"), env=servers, check=True)
     assert "100 %" in forked.stdout
     alone, fork = ((tmp_path / name / "run/weights.safetensors").read_bytes() for name in ("alone", "forked"))
     assert alone == fork
 
 
-def test_exit_codes_and_messages(servers, tmp_path):
-    def ask(*arguments):
-        done = subprocess.run([*TRM, *arguments], env=servers, capture_output=True, text=True, cwd=tmp_path)
-        return done.returncode, done.stdout + done.stderr
-
-    assert ask("train", "--help")[0] == 0
-    code, said = ask("evaluate", "--run", "nowhere", "--dataset", "nowhere", "--out", "x.json")
-    assert code == 2
-    assert "nowhere" in said
-    assert ask("train", "--nonsense")[0] == 2
-    assert ask("plot", "--spec", "{", "--table", "t.csv", "--out", "f.pdf")[0] == 2  # the other server
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("train --help", 0, "--dataset"),
+        ("evaluate --run nowhere --dataset nowhere --out x.json", 2, "nowhere"),
+        ("train --nonsense", 2, "nonsense"),
+        ("plot --spec { --table t.csv --out f.pdf", 2, "--spec"),  # the other server
+    ],
+)
+def test_exit_codes_and_messages(servers, tmp_path, words, code, said):
+    done = python(*TRM, *words.split(), env=servers, cwd=tmp_path)
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_signals_reach_the_fork(number, servers, started, dataset_folder, tmp_path):
-    command = train(tmp_path, dataset_folder, "long", steps=1_000_000)
+    command = [sys.executable, *train(tmp_path, dataset_folder, "long", steps=1_000_000)]
     with subprocess.Popen(command, env=servers, stdout=subprocess.PIPE, text=True) as client:
         next(line for line in client.stdout if re.search(r"step \d+/", line))
         pid = started.processes[0].pid
@@ -87,10 +82,7 @@ def test_signals_reach_the_fork(number, servers, started, dataset_folder, tmp_pa
 
 
 def test_other_settings_of_libraries_run_by_themselves(servers):
-    done = subprocess.run(
-        [*TRM, "train", "--help"], env=servers | {"OMP_NUM_THREADS": "2"}, capture_output=True, text=True
-    )
-    assert done.returncode == 0
+    python(*TRM, "train", "--help", env=servers | {"OMP_NUM_THREADS": "2"}, check=True)
 
 
 def test_a_folder_with_a_long_name_leaves_jobs_to_themselves(tmp_path, monkeypatch, capfd):
@@ -100,8 +92,7 @@ def test_a_folder_with_a_long_name_leaves_jobs_to_themselves(tmp_path, monkeypat
     monkeypatch.setattr("tempfile.tempdir", str(deep))
     found = Servers(threads=1)
     assert [process.wait() for process in found.processes] == [0, 0]
-    done = subprocess.run([*TRM, "train", "--help"], env=os.environ, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert python(*TRM, "train", "--help", check=True).stderr == ""
     found.close()
     assert capfd.readouterr().err == ""
 
@@ -117,12 +108,16 @@ def _ask(servers, arguments):
     return client
 
 
+def still_serves(started, servers):
+    python(*TRM, "train", "--help", env=servers, check=True)
+    return started.processes[0].poll() is None
+
+
 def test_a_client_that_dies_early_harms_no_server(started, servers):
     """It is gone before it hears which fork is its own."""
     for _ in range(3):
         _ask(servers, ["train", "--help"]).close()
-    assert subprocess.run([*TRM, "train", "--help"], env=servers, capture_output=True).returncode == 0
-    assert started.processes[0].poll() is None
+    assert still_serves(started, servers)
 
 
 def test_a_job_and_its_client_may_end_at_once(started, servers, dataset_folder, tmp_path):
@@ -137,8 +132,7 @@ def test_a_job_and_its_client_may_end_at_once(started, servers, dataset_folder, 
             os.kill(child, signal.SIGKILL)
             select.select([ended], [], [])
             os.close(ended)
-    assert subprocess.run([*TRM, "train", "--help"], env=servers, capture_output=True).returncode == 0
-    assert started.processes[0].poll() is None
+    assert still_serves(started, servers)
 
 
 def test_a_server_that_dies_with_an_unread_request_leaves_the_job_to_itself(monkeypatch):

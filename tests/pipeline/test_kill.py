@@ -6,11 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from copy import deepcopy
 
 import pytest
 
-from tests.pipeline.conftest import STUDY, new_project
+from tests.pipeline.conftest import new_project, one_run
 
 STEPS = 400
 
@@ -18,16 +17,7 @@ STEPS = 400
 @pytest.fixture
 def long_run(tmp_path):
     """A study of one run that checkpoints many times."""
-    study = deepcopy(STUDY)
-    study["scales"] = {"laptop": study["scales"]["laptop"]}
-    study["scales"]["laptop"] |= {
-        "seeds": [0],
-        "runtime": {"log_every": 10, "evals": 1, "checkpoint_minutes": 0.0005},
-    }
-    study["base"]["training"]["steps"] = STEPS
-    study["experiments"] = {"one": {"question": "One?", "figures": [{"kind": "curves"}]}}
-    study["figures"] = []
-    return new_project(tmp_path, study)
+    return new_project(tmp_path, one_run(STEPS, log_every=10, checkpoint_minutes=0.0005))
 
 
 COMMANDS = {"study run": ["trm", "study", "run"], "snakemake": ["snakemake"]}

@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from tests.pipeline.conftest import ROOT, STUDY, Project, new_project
+from tests.pipeline.conftest import STUDY, Project, job_stats, new_project
+from tests.shell import ROOT
 from trm.cli import main
 from trm.errors import UserError
 from trm.pipeline.catalogue import RUN_FILES
@@ -25,30 +26,25 @@ def fresh(tmp_path):
     return new_project(tmp_path, STUDY)
 
 
-def launch(project, *words):
-    command = [sys.executable, "-m", "trm", "study", "run", "--profile", "profiles/local", *words]
-    return subprocess.run(
-        command, cwd=project.folder, capture_output=True, text=True, timeout=300, check=False
-    )
+def lock(project, output="results/report.html"):
+    """A lock of Snakemake's."""
+    locks = project.folder / ".snakemake/locks"
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text(f"{output}\n")
+    return locks
 
 
 def test_a_stale_lock_is_removed(fresh):
-    locks = fresh.folder / ".snakemake/locks"
-    locks.mkdir(parents=True)
-    (locks / "0.output.lock").write_text(str(fresh.folder / "results/report.html") + "\n")
-    # Snakemake lists missing files as their hashes order them: with a comma behind or not
-    source = re.search(r"results/sources/[^\s,]+/manifest\.json", fresh.snakemake("-n", "-p").stdout)
-    result = launch(fresh, source[0])
+    lock(fresh, fresh.folder / "results/report.html")
+    result = fresh.run("--until", "source")
     assert result.returncode == 0, result.stderr
 
 
 def test_locks_of_another_machine_stay_until_they_are_removed(fresh):
     """On a file system whose flock binds one machine only, nobody here knows whether that controller lives."""
-    locks = fresh.folder / ".snakemake/locks"
-    locks.mkdir(parents=True)
-    (locks / "0.output.lock").write_text("results/report.html\n")
+    locks = lock(fresh)
     (fresh.folder / ".snakemake/trm-run.lock").write_text("4711 login1")
-    result = launch(fresh)
+    result = fresh.run()
     assert result.returncode == 2
     assert "process 4711 on login1 may still run in this folder" in result.stderr
     plain = fresh.snakemake(check=False)
@@ -56,13 +52,13 @@ def test_locks_of_another_machine_stay_until_they_are_removed(fresh):
     assert "cannot be locked" in plain.stderr
     assert any(locks.iterdir())
     fresh.snakemake("--unlock")
-    assert launch(fresh, "--until", "source").returncode == 0
+    assert fresh.run("--until", "source").returncode == 0
 
 
 def test_a_second_run_waits_for_a_living_one(fresh):
-    lock = fresh.folder / ".snakemake/trm-run.lock"
-    lock.parent.mkdir()
-    with lock.open("w") as handle:
+    path = fresh.folder / ".snakemake/trm-run.lock"
+    path.parent.mkdir()
+    with path.open("w") as handle:
         handle.write("4711")
         handle.flush()
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -101,29 +97,29 @@ def test_only_checkpoints_that_nobody_can_need_are_removed(tmp_path):
     assert removed == ["finished-run", "finished-run/evaluation-1"]
     assert (tmp_path / "checkpoints/finished-run/1/part").exists()
     clean(str(tmp_path), entries, True, False)
-    left = sorted(str(path.relative_to(tmp_path)) for path in (tmp_path / "checkpoints").rglob("*"))
-    assert [path for path in left if "/1" in path] == [
-        "checkpoints/finished-run/evaluation-2/1",
-        "checkpoints/finished-run/evaluation-2/1/part",
-        "checkpoints/unfinished-run/1",
-        "checkpoints/unfinished-run/1/part",
-    ]
-    assert len(left) == 7
+    left = {str(path.parent.parent.relative_to(tmp_path / "checkpoints")) for path in tmp_path.rglob("part")}
+    assert left == {"finished-run/evaluation-2", "unfinished-run"}
+    assert not list((tmp_path / "checkpoints").glob("forgotten-run"))
 
 
-def test_overrides_become_one_config_of_snakemake():
-    assert with_config(["-n", "ema"], []) == ["-n", "ema"]
+@pytest.mark.parametrize(
+    ("given", "sets", "passed"),
+    [
+        ("-n ema", [], "-n ema"),
+        ("-C experiments=ema -n --config=logs=there", ["training.steps=10"],
+         "-n --config experiments=ema logs=there set=training.steps=10"),
+        ("--cores 1 -- ema", ["training.steps=10"], "--cores 1 --config set=training.steps=10 -- ema"),
+    ],
+)  # fmt: skip
+def test_overrides_become_one_config_of_snakemake(given, sets, passed):
+    assert with_config(given.split(), sets) == passed.split()
+
+
+def test_overrides_follow_those_of_the_config():
     given = ["--config", "experiments=ema", "set=model.layers=1", "-n"]
-    assert with_config(given, ["training.steps=10", "training.lr=1e-3"]) == [
-        "-n",
-        "--config",
-        "experiments=ema",
-        "set=model.layers=1 training.steps=10 training.lr=1e-3",
-    ]
-    short = with_config(["-C", "experiments=ema", "-n", "--config=logs=there"], ["training.steps=10"])
-    assert short == ["-n", "--config", "experiments=ema", "logs=there", "set=training.steps=10"]
-    behind = with_config(["--cores", "1", "--", "ema"], ["training.steps=10"])
-    assert behind == ["--cores", "1", "--config", "set=training.steps=10", "--", "ema"]
+    sets = "set=model.layers=1 training.steps=10 training.lr=1e-3"
+    passed = with_config(given, ["training.steps=10", "training.lr=1e-3"])
+    assert passed == ["-n", "--config", "experiments=ema", sets]
     with pytest.raises(UserError, match="must be key=value"):
         with_config([], ["training.steps"])
 
@@ -149,30 +145,23 @@ def test_a_figure_with_the_name_of_another_experiments_is_refused(tmp_path, monk
 
 
 def test_set_reaches_the_runs_and_a_dry_run_says_what_they_cost(fresh):
-    result = launch(
-        fresh,
-        "-n",
-        "-p",
-        "--set",
-        "training.steps=3,training.lr=1e-3",
-        "--set",
-        "runtime.log_every=1",
-        "batch",
-    )
+    sets = ("--set", "training.steps=3,training.lr=1e-3", "--set", "runtime.log_every=1")
+    result = fresh.run("-n", "-p", *sets, "batch")
     assert result.returncode == 0, result.stderr
     assert "3 steps" in result.stdout
     assert re.search(r"^batch +8 +4 ", result.stderr, re.MULTILINE)
-    result = launch(fresh, "-n", "bach")
-    assert "no experiment 'bach'; did you mean 'batch'?" in result.stdout
 
 
-def test_one_point_of_an_experiment(fresh):
-    result = launch(fresh, "-n", "data_size", "--point", "10")
+def test_one_point_of_an_experiment_and_a_home_that_cannot_be_written(fresh, monkeypatch):
+    monkeypatch.setenv("HOME", "/proc/nowhere")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    result = fresh.run("-n", "data_size", "--point", "10")
     assert result.returncode == 0, result.stderr
-    stats = result.stdout.partition("Job stats:")[2]
-    assert re.search(r"^train +2$", stats, re.MULTILINE)
-    assert "publish" not in stats
+    jobs = job_stats(result.stdout)
+    assert jobs["train"] == 2
+    assert "publish" not in jobs
     assert "2 runs to train" in result.stderr
+    assert (fresh.folder / ".snakemake/cache").is_dir()
 
 
 def test_an_experiment_without_figures_makes_its_table(tmp_path, monkeypatch):
@@ -184,17 +173,9 @@ def test_an_experiment_without_figures_makes_its_table(tmp_path, monkeypatch):
 
 
 def test_a_point_that_the_scale_lacks_is_named_with_those_that_it_has(fresh):
-    result = launch(fresh, "-n", "data_size", "--point", "11")
+    result = fresh.run("-n", "data_size", "--point", "11")
     assert result.returncode == 1
     assert "11'; there are: train_puzzles=10; train_puzzles=20" in result.stderr + result.stdout
-
-
-def test_a_home_that_cannot_be_written_is_no_reason_to_fail(fresh, monkeypatch):
-    monkeypatch.setenv("HOME", "/proc/nowhere")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    result = launch(fresh, "-n")
-    assert result.returncode == 0, result.stderr
-    assert (fresh.folder / ".snakemake/cache").is_dir()
 
 
 def test_a_study_of_ones_own_is_ready_to_run(tmp_path, capsys):

@@ -25,7 +25,8 @@ from snakemake.settings.types import (
     ResourceSettings,
 )
 
-from tests.pipeline.conftest import PIPELINE, ROOT, STUDY
+from tests.pipeline.conftest import STUDY, copy_pipeline, one_run
+from tests.shell import ROOT
 from trm.backends.cpu.speed import Speed
 from trm.errors import UserError
 from trm.pipeline import estimates, plan
@@ -53,23 +54,25 @@ def study(tmp_path, monkeypatch):
     return opened
 
 
-def finish(
-    project: Project, run: str, seconds: float, processor_name: str | None = None, flops: float = 1e12
-) -> None:
-    for path in map(Path, project.catalogue.run_files(run)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    name = processor()[0] if processor_name is None else processor_name
-    facts = {
-        "device": "cpu",
-        "device_name": name,
-        "wall_seconds": seconds,
-        "setup_seconds": 0.0,
-        "devices": 1,
-    }
-    facts["train_flops"] = flops
+def finish(project: Project, run: str, seconds: float, name: str | None = None, flops: float = 1e12) -> None:
+    """The files of a run that took some time on this processor, or on another."""
+    for path in project.catalogue.run_files(run):
+        touch(path)
+    facts = {"device": "cpu", "device_name": name or processor()[0], "wall_seconds": seconds, "devices": 1}
+    facts |= {"setup_seconds": 0.0, "train_flops": flops}
     facts["config"] = project.runs[run].config.model_dump(mode="json")
     Path(project.catalogue.run_files(run)[0]).write_text(json.dumps(facts))
+
+
+def touch(path: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).touch()
+
+
+def pod(document):
+    """A study for a slice of TPUs, changed in place."""
+    document["scales"]["laptop"]["hardware"] = "v4-64"
+    document["base"]["training"]["steps"] = 100_000
 
 
 def test_wall_time_is_at_least_the_longest_chain(study):
@@ -84,27 +87,19 @@ def test_wall_time_is_at_least_the_longest_chain(study):
 @pytest.fixture
 def graph(monkeypatch):
     """Snakemake's own jobs for targets in this folder, asked in this process."""
-    for name in PIPELINE:
-        if not Path(name).exists():
-            (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, name)
+    shutil.rmtree("config")
+    copy_pipeline(Path())
     monkeypatch.setattr(atexit, "register", lambda function, *words: function)
     logging.getLogger("snakemake").setLevel(logging.CRITICAL)
 
     def jobs(targets, **options) -> list[Job]:
         config, dag = options.pop("config", {}), DAGSettings(targets=set(targets), **options)
         with SnakemakeApi(OutputSettings(dryrun=True, quiet={Quietness.ALL})) as api:
-            workflow = api.workflow(
-                ResourceSettings(cores=2),
-                ConfigSettings(config=config),
-                snakefile=Path("Snakefile"),
-            )
-            found = workflow.dag(dag)
-            inner = workflow._workflow
-            inner.dag_settings = found.dag_settings
-            inner.execution_settings, inner.remote_execution_settings = (
-                ExecutionSettings(),
-                RemoteExecutionSettings(),
-            )
+            given = ResourceSettings(cores=2), ConfigSettings(config=config)
+            workflow = api.workflow(*given, snakefile=Path("Snakefile"))
+            found, inner = workflow.dag(dag), workflow._workflow
+            inner.dag_settings, inner.execution_settings = found.dag_settings, ExecutionSettings()
+            inner.remote_execution_settings = RemoteExecutionSettings()
             inner._prepare_dag(forceall=False, ignore_incomplete=False, lock_warn_only=True)
             inner._build_dag()
             jobs.rules = list(inner.rules)
@@ -117,11 +112,8 @@ def test_evaluations_cost_more_the_more_they_measure(study):
     def restarts(document):
         document["base"]["evaluation"]["restarts"] = [2000]
 
-    plain, noisy = (
-        plan.document(study(change))["total"]["evaluation_seconds"]
-        for change in (lambda document: None, restarts)
-    )
-    assert noisy > 1.5 * plain
+    plain, noisy = (plan.document(project)["total"] for project in (study(), study(restarts)))
+    assert noisy["evaluation_seconds"] > 1.5 * plain["evaluation_seconds"]
 
 
 def test_the_plan_uses_the_speed_of_finished_runs_of_this_machine(study):
@@ -170,41 +162,26 @@ def test_times_have_two_digits(seconds, text):
     assert seconds_text(seconds) == text
 
 
-def test_few_device_hours_are_minutes():
-    assert [device_text(hours) for hours in (0.0092, 0.1, 3.14, 12_345)] == [
-        "33 s",
-        "6 min",
-        "3.1 h",
-        "12,000 h",
-    ]
+@pytest.mark.parametrize(
+    ("hours", "text"), [(0.0092, "33 s"), (0.1, "6 min"), (3.14, "3.1 h"), (12_345, "12,000 h")]
+)
+def test_few_device_hours_are_minutes(hours, text):
+    assert device_text(hours) == text
 
 
 def test_plurals(study):
-    def one_seed(document):
-        document["scales"]["laptop"] |= {"seeds": [0]}
-        document["experiments"] = {"batch": {"question": "One?", "figures": [{"kind": "curves"}]}}
-        document["figures"] = []
-
-    assert "config/experiments.yaml (study small at scale laptop): 1 run to train" in plan.text(
-        plan.document(study(one_seed))
-    )
+    text = plan.text(plan.document(study(lambda document: document.update(one_run(4)))))
+    assert "config/experiments.yaml (study small at scale laptop): 1 run to train" in text
 
 
 def test_prices_follow_the_profile(study):
-    def pod(document):
-        document["scales"]["laptop"]["hardware"] = "v4-64"
-        document["base"]["training"]["steps"] = 100_000
-
-    documents = {
-        pricing: plan.document(study(pod, pricing=pricing)) for pricing in ("on-demand", "spot", "grant")
-    }
+    said = {"on-demand": "on-demand prices", "spot": "spot prices", "grant": "free under the grant"}
+    documents = {pricing: plan.document(study(pod, pricing=pricing)) for pricing in said}
     usd = {pricing: document["total"]["usd"] for pricing, document in documents.items()}
     assert usd["on-demand"] > usd["spot"] > usd["grant"] == 0
-    assert "of the pod; on-demand prices\n" in plan.text(documents["on-demand"])
-    assert "of the pod; spot prices\n" in plan.text(documents["spot"])
-    assert "of the pod; free under the grant\n" in plan.text(documents["grant"])
-    chips, pod_hours = documents["grant"]["total"]["device_hours"], documents["grant"]["pod_hours"]
-    assert chips <= pod_hours * 32
+    for pricing, words in said.items():
+        assert f"of the pod; {words}\n" in plan.text(documents[pricing])
+    assert documents["grant"]["total"]["device_hours"] <= documents["grant"]["pod_hours"] * 32
 
     hardware = Path("config/hardware.yaml")
     hardware.write_text(re.sub(r"^ *usd_spot:.*\n", "", hardware.read_text(), flags=re.MULTILINE))
@@ -214,10 +191,10 @@ def test_prices_follow_the_profile(study):
 
 
 def test_a_grant_is_spent_by_the_phases_of_the_study(study):
-    def phased(document):
+    def phased(document, second="ablations"):
         document["phases"] = ["laws", "ablations"]
         document["experiments"]["data_size"]["phase"] = "laws"
-        document["experiments"]["batch"]["phase"] = "ablations"
+        document["experiments"]["batch"]["phase"] = second
 
     found = plan.document(study(phased, grant_days=1e-3))
     assert [row["experiment"] for row in found["budget"]["rows"]] == ["data_size", "batch"]
@@ -227,21 +204,12 @@ def test_a_grant_is_spent_by_the_phases_of_the_study(study):
     plain = plan.document(study(grant_days=1e-3))
     assert [row["experiment"] for row in plain["budget"]["rows"]] == ["batch", "data_size"]
     assert ", in the study's order; a shared" in plan.text(plain)
-
-    def wrong(document):
-        phased(document)
-        document["experiments"]["batch"]["phase"] = "laws2"
-
-    with pytest.raises(
-        UserError, match="experiment batch: phase 'laws2' is not one of `phases`: laws, ablations"
-    ):
-        study(wrong)
+    sentence = "experiment batch: phase 'laws2' is not one of `phases`: laws, ablations"
+    with pytest.raises(UserError, match=sentence):
+        study(lambda document: phased(document, "laws2"))
 
 
 def test_what_was_spent_stands_beside_the_plan(study):
-    def pod(document):
-        document["scales"]["laptop"]["hardware"] = "v4-64"
-
     project = study(pod)
     assert "spent" not in plan.document(project)
     first, second, damaged, *_ = project.runs
@@ -253,11 +221,9 @@ def test_what_was_spent_stands_beside_the_plan(study):
     assert (found["jobs"], found["device_hours"]) == (2, 0.75)
     Path(".snakemake/tpu").mkdir(parents=True)
     Path(".snakemake/tpu/jobs.csv").write_text("job,chip_seconds\na,36000\nb,18000\nc,\n")
-    said = "Spent so far: 15 h of TPU v4 chip time, $48.30 by 2 jobs"
-    assert said in plan.text(plan.document(study(pod))).splitlines()
-    assert "Spent so far: 15 h of TPU v4 chip time by 2 jobs" in plan.text(
-        plan.document(study(pod, pricing="grant"))
-    )
+    for pricing, usd in (("on-demand", ", $48.30"), ("grant", "")):
+        text = plan.text(plan.document(study(pod, pricing=pricing)))
+        assert f"Spent so far: 15 h of TPU v4 chip time{usd} by 2 jobs" in text.splitlines()
 
 
 def test_finished_runs_in_a_bucket_are_known(study):
@@ -272,30 +238,19 @@ def test_finished_runs_in_a_bucket_are_known(study):
     assert not Path("results/runs").exists()
 
 
-def touch(path: str) -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).touch()
-
-
 RUNS = 6
 TARGETS = ["all", "data_size", "batch", "results/plots/scaling_laws.pdf", "results/plots/batch.pdf", "a run"]
+FEW = st.sets(st.integers(0, RUNS - 1))
+OPTIONS = [
+    {}, {"until": {"train"}}, {"omit_from": {"evaluate"}}, {"forcerun": {"train"}}, {"forceall": True},
+    {"batch": Batch("table", 1, 2)},
+]  # fmt: skip
 ASKED = st.fixed_dictionaries(
     {
         "experiments": st.sampled_from(["report", "batch", "data_size", "data_size,batch"]),
-        "trained": st.sets(st.integers(0, RUNS - 1)),
-        "evaluated": st.sets(st.integers(0, RUNS - 1)),
-        "cut": st.sets(st.integers(0, RUNS - 1)),
         "targets": st.lists(st.sampled_from(TARGETS), min_size=1, unique=True),
-        "options": st.sampled_from(
-            [
-                {},
-                {"until": {"train"}},
-                {"omit_from": {"evaluate"}},
-                {"forcerun": {"train"}},
-                {"forceall": True},
-                {"batch": Batch("table", 1, 2)},
-            ]
-        ),
+        "options": st.sampled_from(OPTIONS),
+        **{"trained": FEW, "evaluated": FEW, "cut": FEW},
     }
 )
 
@@ -312,21 +267,18 @@ ASKED = st.fixed_dictionaries(
 def test_the_plan_prices_the_jobs_of_snakemakes_graph(study, graph, asked):
     """For any targets and options; and `trm plan` finds the same jobs of a selection by its files."""
     shutil.rmtree("results", ignore_errors=True)
-    config = {"experiments": asked["experiments"]}
-    names = list(study().runs)
+    config, names = {"experiments": asked["experiments"]}, list(study().runs)
     for index in asked["cut"] | asked["trained"]:
-        project = study(**config)
-        run = names[index]
+        project, run, files = study(**config), names[index], []
         if index in asked["trained"]:
-            for path in project.catalogue.run_files(run):
-                touch(path)
+            files += project.catalogue.run_files(run)
             if index in asked["evaluated"]:
-                for name in project.study.evaluations:
-                    if name.startswith(run):
-                        touch(f"results/runs/{name}")
+                evaluations = project.study.evaluations
+                files += [f"results/runs/{name}" for name in evaluations if name.startswith(run)]
         if index in asked["cut"]:
-            for path in project.catalogue.dataset_files(dataset_name(project.runs[run].config.data)):
-                touch(path)
+            files += project.catalogue.dataset_files(dataset_name(project.runs[run].config.data))
+        for path in files:
+            touch(path)
     project = study(**config)
     assert sorted(graph(["all"], config=config)) == sorted(plan.missing(project))
 
@@ -336,14 +288,12 @@ def test_the_plan_prices_the_jobs_of_snakemakes_graph(study, graph, asked):
         targets = [target for target in targets if "scaling_laws" not in target] or ["all"]
     jobs = graph(targets, config=config, **asked["options"])
     document, known = plan.document(project, jobs), estimates.Estimates(project)
-    costs = [known.cost(job) for job in jobs]
-    assert document["total"]["jobs"] == len(jobs) == len(set(jobs))
+    costs, total = [known.cost(job) for job in jobs], document["total"]
+    assert total["jobs"] == len(jobs) == len(set(jobs))
     for key, values in zip(("seconds", "device_hours", "usd", "flops"), zip(*costs)):
-        assert (
-            document["total"][key] == pytest.approx(sum(values)) == sum(row[key] for row in document["rows"])
-        )
+        assert total[key] == pytest.approx(sum(values)) == sum(row[key] for row in document["rows"])
     trained = sum(known.of(job.name).seconds for job in jobs if job.rule == "train")
-    assert document["total"]["training_seconds"] == pytest.approx(trained)
+    assert total["training_seconds"] == pytest.approx(trained)
 
 
 def test_every_rule_has_its_own_limits(study, graph):

@@ -2,12 +2,12 @@
 
 import os
 import re
-import shutil
 
 import pytest
 import yaml
 
-from tests.pipeline.conftest import ROOT, STUDY, new_project
+from tests.pipeline.conftest import STUDY, new_project
+from tests.shell import ROOT
 from tests.storage.cloud import Server
 from trm.pipeline.jobs import LOCK, preflight_file
 from trm.pipeline.settings import Settings
@@ -20,17 +20,9 @@ def order(text: str) -> list[str]:
     return re.findall(r"^Job \d+: (\w+ ?\w*)", text, re.MULTILINE)
 
 
-@pytest.fixture
-def checked(built, tmp_path):
-    """A copy of the built study."""
-    folder = tmp_path / "project"
-    shutil.copytree(built.folder, folder, copy_function=shutil.copy2)
-    return type(built)(folder)
-
-
-def test_it_runs_before_all_else(tmp_path):
+def test_it_runs_before_all_else(built, tmp_path):
+    assert not list((built.folder / "results").glob("preflight-*.json"))  # nobody asked
     project = new_project(tmp_path, STUDY)
-    assert "preflight" not in project.would_run()
     done = project.snakemake(*ASKED, "--cores", "1", "--until", "dataset")
     started = order(done.stdout + done.stderr)
     assert started[0] == "Preflight of"
@@ -43,20 +35,18 @@ def test_it_runs_before_all_else(tmp_path):
     assert jobs["train"] == 6
 
 
-def test_it_makes_nothing_stale(checked):
-    assert checked.would_run(*ASKED) == {}  # what exists asks for no check
-    seed_more = lambda study: study["scales"]["laptop"].update(seeds=[0, 1, 2])  # noqa: E731
-    checked.edit(seed_more)
-    jobs = checked.would_run(*ASKED)  # three runs more, on a pod that was never checked
+def test_it_makes_nothing_stale(project):
+    assert project.would_run(*ASKED) == {}  # what exists asks for no check
+    project.edit(lambda study: study["scales"]["laptop"].update(seeds=[0, 1, 2]))
+    jobs = project.would_run(*ASKED)  # three runs more, on a pod that was never checked
     assert (jobs["preflight"], jobs["train"]) == (1, 3)
     assert "dataset" not in jobs
-    done = checked.snakemake(*ASKED, "--cores", "2")
+    done = project.snakemake(*ASKED, "--cores", "2")
     assert order(done.stdout + done.stderr)[0] == "Preflight of"
-    assert checked.would_run(*ASKED) == {}
-    (rows,) = (checked.folder / "results").glob("preflight-*.json")
+    (rows,) = (project.folder / "results").glob("preflight-*.json")
     rows.touch()
-    assert checked.would_run(*ASKED) == {}
-    assert checked.would_run("--forcerun", "preflight", *ASKED).keys() <= {"preflight"}
+    assert project.would_run(*ASKED) == {}
+    assert project.would_run("--forcerun", "preflight", *ASKED).keys() <= {"preflight"}
 
 
 def test_a_red_row_trains_nothing(tmp_path):
@@ -74,10 +64,14 @@ def emulated_bucket(tmp_path, monkeypatch):
     server = Server(tmp_path / "objects")
     server.start()
     server.make_bucket("pod")
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    monkeypatch.setenv("TRM_BUCKET", "gs://pod/study")
-    project = {"GOOGLE_CLOUD_PROJECT": "my-project-1", "SNAKEMAKE_STORAGE_GCS_PROJECT": "my-project-1"}
-    for name, value in (project | {"TRM_ZONE": "us-central2-b"}).items():
+    variables = {
+        "STORAGE_EMULATOR_HOST": server.url,
+        "TRM_BUCKET": "gs://pod/study",
+        "TRM_ZONE": "us-central2-b",
+    }
+    for name in ("GOOGLE_CLOUD_PROJECT", "SNAKEMAKE_STORAGE_GCS_PROJECT"):
+        variables[name] = "my-project-1"
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     yield
     server.kill()

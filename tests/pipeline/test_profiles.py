@@ -1,17 +1,15 @@
 """Profiles as they are shipped: dry runs on the real study, with nothing but the settings a user gives."""
 
-import os
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from snakemake_executor_plugin_tpu.__main__ import main
 from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
-from tests.pipeline.conftest import PIPELINE, ROOT
+from tests.pipeline.conftest import copy_pipeline, job_stats
+from tests.shell import ROOT, python
 from trm.backends.tpu.chips import tpu_files
 from trm.pipeline.cloud import VARIABLES
 from trm.study.text import count
@@ -22,14 +20,14 @@ GOOD = {
     "bucket": "gs://my-bucket/study",
     "pod": "trm-study",
 }
+SETTINGS = {VARIABLES[name]: value for name, value in GOOD.items()}
 FIGURE = "results/plots/scaling_laws.pdf"
 
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """Return the pipeline's files in a folder of their own; nothing is known of a cloud."""
-    for name in PIPELINE:
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
+    copy_pipeline(tmp_path)
     (tmp_path / "config" / "cloud.yaml").unlink(missing_ok=True)  # it may name a real pod
     for variable in VARIABLES.values():
         monkeypatch.delenv(variable, raising=False)
@@ -39,14 +37,8 @@ def checkout(tmp_path, monkeypatch):
 
 def dry_run(checkout, profile: str, *words: str, **environment: str) -> subprocess.CompletedProcess:
     """Ask Snakemake what it would run."""
-    return subprocess.run(
-        [sys.executable, "-m", "snakemake", "--profile", f"profiles/{profile}", "-n", "-p", *words],
-        cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = ("-m", "snakemake", "--profile", f"profiles/{profile}", "-n", "-p", *words)
+    return python(*command, cwd=checkout, env={"PYTHONPATH": str(ROOT), **environment}, check=True)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +52,10 @@ def dry_run(checkout, profile: str, *words: str, **environment: str) -> subproce
 def test_other_profiles_plan_the_figure(checkout, profile, figure, words, at_once):
     """The plan prices the jobs of the figure, all of them and no others."""
     done = dry_run(checkout, profile, figure, *words)
-    assert done.returncode == 0, done.stderr
     assert f"{figure}\nReason: Missing output files: {figure}" in done.stdout
-    runs, jobs = (int(re.findall(rf"^{name} +(\d+)$", done.stdout, re.M)[0]) for name in ("train", "total"))
-    assert f"): {runs} runs to train\n" in done.stderr
-    assert re.search(rf"^total +{jobs} +{runs} ", done.stderr, re.M)
+    jobs = job_stats(done.stdout)
+    assert f"): {jobs['train']} runs to train\n" in done.stderr
+    assert re.search(rf"^total +{sum(jobs.values())} +{jobs['train']} ", done.stderr, re.M)
     assert f"with {count(at_once, 'job')} at once" in done.stderr
 
 
@@ -73,11 +64,9 @@ def test_pod_profile_plans_the_figure_with_few_questions_to_the_bucket(checkout,
     server.start()
     try:
         server.create_bucket("my-bucket")
-        settings = {VARIABLES[name]: value for name, value in GOOD.items()}
-        done = dry_run(checkout, "tpu", FIGURE, STORAGE_EMULATOR_HOST=server.url, **settings)
+        done = dry_run(checkout, "tpu", FIGURE, STORAGE_EMULATOR_HOST=server.url, **SETTINGS)
     finally:
         server.stop()
-    assert done.returncode == 0, done.stderr
     assert f"results/plots/scaling_laws.pdf\nReason: Missing output files: {FIGURE}" in done.stdout
     assert "gs://my-bucket/study/results/runs/" in done.stdout
     # Hundreds of jobs with five objects each; what may be asked is a listing or two for each kind of folder.
@@ -92,15 +81,12 @@ def test_a_question_needs_no_account(checkout, tmp_path):
         "TRM_POD); set project (GOOGLE_CLOUD_PROJECT), zone (TRM_ZONE), bucket (TRM_BUCKET) there or in the "
         "environment; get credentials by `gcloud auth application-default login`"
     )
+    planned = "Planned as if the bucket were empty. A real run needs it: "
     done = dry_run(checkout, "tpu", "baseline", TRM_POD="A Pod", **alone)
-    assert done.returncode == 0, done.stderr
-    assert f"Planned as if the bucket were empty. A real run needs it: {sentence}\n" in done.stderr
+    assert f"{planned}{sentence}\n" in done.stderr
     assert re.search(r"^10 runs: first runs of baseline \(config/experiments.yaml:\d+\)$", done.stderr, re.M)
-
-    settings = {VARIABLES[name]: value for name, value in GOOD.items()}
-    done = dry_run(checkout, "tpu", "baseline", **settings, **alone)
-    assert done.returncode == 0, done.stderr
-    assert "Planned as if the bucket were empty. A real run needs it: " in done.stderr
+    done = dry_run(checkout, "tpu", "baseline", **SETTINGS, **alone)
+    assert planned in done.stderr
     assert "no Google credentials were found" in done.stderr
 
 
@@ -108,8 +94,7 @@ def test_a_question_needs_no_account(checkout, tmp_path):
     bool(tpu_files() or list(Path("/dev").glob("nvidia[0-9]*"))), reason="an accelerator is here"
 )
 def test_the_papers_study_is_not_trained_on_processors_by_accident(checkout):
-    command = [sys.executable, "-m", "snakemake", "--cores", "1"]
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300)
+    done = python("-m", "snakemake", "--cores", "1", cwd=checkout)
     (sentence,) = (line for line in done.stderr.splitlines() if "accelerator" in line)
     assert sentence.startswith("config/experiments.yaml is for v4-64, and this machine has no accelerator")
     assert "`snakemake --profile profiles/local` runs config/laptop.yaml" in sentence

@@ -27,24 +27,20 @@ def set_in(*path):
 
 
 def test_the_first_build_makes_everything_and_trains_shared_points_once(built):
-    plots = {path.name for path in (built.folder / "results/plots").iterdir()}
+    results = built.folder / "results"
+    plots = {path.name for path in (results / "plots").iterdir()}
     assert {"data_size.pdf", "data_size.png", "batch.pdf", "scaling_laws.pdf", "scaling_laws.png"} <= plots
-    assert (built.folder / "results/report.html").stat().st_size > 10_000
-    assert (
-        len(list((built.folder / "results/runs").iterdir())) == 3 * 2
-    )  # (10, 20 puzzles; batch 4; 20 puzzles = batch 8)
+    assert (results / "report.html").stat().st_size > 10_000
+    # (10, 20 puzzles; batch 4; 20 puzzles = batch 8) of two seeds
+    assert len(list((results / "runs").iterdir())) == 3 * 2
 
 
-def test_nothing_to_do_afterwards(built):
-    assert built.would_run() == {}
-    assert built.said == ""
-
-
-def test_a_question_is_answered_while_a_controller_holds_the_lock(project):
+def test_nothing_to_do_afterwards_though_a_controller_holds_the_lock(project):
     """Or after one was killed: its locks are left."""
     for kind, file in (("output", "results/report.html"), ("input", "results/plots/batch.pdf")):
         (project.folder / f".snakemake/locks/0.{kind}.lock").write_text(f"{file}\n")
     assert project.would_run() == {}
+    assert project.said == ""
 
 
 @pytest.mark.parametrize(
@@ -93,14 +89,10 @@ def test_swapped_values_are_noticed(project):
     assert project.would_run()["train"] == 6
 
 
-def test_lost_records_train_nothing(project):
-    shutil.rmtree(project.folder / ".snakemake")
-    assert project.would_run() == {}
-
-
-def test_a_run_copied_without_its_times_is_not_evaluated_again(project):
+def test_lost_records_and_times_evaluate_nothing_again(project):
     """Snakemake would delete the old evaluation first; --forcerun train does evaluate again."""
     shutil.rmtree(project.folder / ".snakemake")
+    assert project.would_run() == {}
     for path in (project.folder / "results/runs").glob("*/*"):
         if not path.name.startswith("evaluation"):
             os.utime(path)
@@ -178,8 +170,9 @@ def test_a_revert_publishes_again_what_exists(project):
     assert project.would_run() == {}
 
 
-def test_experiments_are_targets(project):
-    shutil.rmtree(project.folder / "results/plots")
+def test_experiments_and_pictures_are_targets(project):
+    (project.folder / "results/plots/data_size.png").unlink()
+    (project.folder / "results/plots/batch.pdf").unlink()
     jobs = project.would_run("data_size")
     assert jobs["publish"] == 1
     assert "html_report" not in jobs
@@ -293,15 +286,10 @@ def test_looking_changes_nothing(project):
     shutil.make_archive(str(project.folder / "plots"), "zip", project.folder / "results/plots")
 
 
-def test_pictures_are_asked_for_too(project):
-    (project.folder / "results/plots/batch.png").unlink()
-    assert project.would_run()["publish"] == 1
-
-
 def test_a_forced_run_gets_its_data_set_again(project):
     """A lost data set is no input of finished runs, but a forced one reads it."""
-    shutil.rmtree(project.folder / "results/datasets")
-    shutil.rmtree(project.folder / "results/sources")
+    for folder in ("datasets", "sources"):
+        shutil.rmtree(project.folder / "results" / folder)
     run = next((project.folder / "results/runs").iterdir()).name
     target = f"results/runs/{run}/training.json"
     assert project.would_run(target, "--forcerun", target)["dataset"] == 1

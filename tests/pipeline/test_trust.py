@@ -1,13 +1,14 @@
 """Files that are not what their names say: copied over one another, changed, or made from something else."""
 
-import hashlib
 import json
 import re
 import shutil
 
 import pytest
 
+from tests.damage import damage
 from trm.cli import main
+from trm.io import sha256_file
 from trm.study.records import sealed
 from trm.study.schema import EvaluationConfig
 
@@ -16,23 +17,9 @@ def files(project, pattern):
     return sorted((project.folder / "results").glob(pattern))
 
 
-def flip(path, at):
-    """Change one bit."""
-    content = bytearray(path.read_bytes())
-    content[at] ^= 1
-    path.write_bytes(content)
+def copied(pattern):
+    """A file over another of its kind, with what lies beside it."""
 
-
-def copy_run_file(name):
-    def damage(project):
-        one, other = files(project, f"runs/*/{name}")[:2]
-        shutil.copyfile(one, other)
-        return other
-
-    return damage
-
-
-def copy_all(pattern):
     def damage(project):
         one, other = files(project, pattern)[:2]
         for end in ("", ".json", ".curves.csv"):
@@ -63,13 +50,15 @@ def other_evaluation(project):
     return path
 
 
-def changed(pattern, at=-20):
-    def damage(project):
+def changed(pattern):
+    """Change a bit."""
+
+    def damaged(project):
         path = next(path for path in files(project, pattern) if not path.name.endswith("curves.csv"))
-        flip(path, at)
+        damage(path, "flipped")
         return path
 
-    return damage
+    return damaged
 
 
 def edited(pattern, key):
@@ -85,23 +74,24 @@ def edited(pattern, key):
     return damage
 
 
-DAMAGES = {
-    "weights of another run": (copy_run_file("weights.safetensors"), "evaluate"),
+TABLE = "tables/data_size-????????.csv"
+DAMAGED = {
+    "weights of another run": (copied("runs/*/weights.safetensors"), "evaluate"),
     "a flipped bit of the weights": (changed("runs/*/weights.safetensors"), "evaluate"),
-    "training.json of another run": (copy_run_file("training.json"), "evaluate"),
+    "training.json of another run": (copied("runs/*/training.json"), "evaluate"),
     "the folder of another run": (copy_folder, "evaluate"),
-    "history of another run": (copy_run_file("history.csv"), "table"),
-    "an evaluation of another run": (copy_run_file("evaluation-*.json"), "table"),
+    "history of another run": (copied("runs/*/history.csv"), "table"),
+    "an evaluation of another run": (copied("runs/*/evaluation-*.json"), "table"),
     "an evaluation with other settings": (other_evaluation, "table"),
     "a number of an evaluation": (edited("runs/*/evaluation-*.json", "exact_accuracy"), "table"),
     "a number of a training": (edited("runs/*/training.json", "train_flops"), "evaluate"),
-    "a number beside a table": (edited("tables/data_size-????????.csv.json", "device_seconds"), "fit"),
+    "a number beside a table": (edited(f"{TABLE}.json", "device_seconds"), "fit"),
     "a number of a fit": (edited("fits/data_size-*.json", "y"), "plot"),
     "a number of a figure": (edited("figures/*.json", "inches"), "publish"),
-    "another table": (copy_all("tables/*-????????.csv"), "fit"),
-    "a changed table": (changed("tables/data_size-????????.csv"), "fit"),
+    "another table": (copied("tables/*-????????.csv"), "fit"),
+    "a changed table": (changed(TABLE), "fit"),
     "another fit": (rename_fit, "plot"),
-    "another figure": (copy_all("figures/*.png"), "publish"),
+    "another figure": (copied("figures/*.png"), "publish"),
     "a changed data set": (changed("datasets/*/train/all__inputs.npy"), None),
     "a changed published figure": (changed("plots/*.png"), None),
 }
@@ -109,63 +99,44 @@ DAMAGES = {
 
 def read(project, kind, path, out):
     """The command of the pipeline that reads the damaged file."""
-    results = project.folder / "results"
-    spec = {"kind": "law", "x": "data.train_puzzles", "fit": "power_law"}
-    tables = [str(path) for path in sorted(results.glob("tables/data_size-????????.csv"))]
+    results, run = project.folder / "results", path.parent
     if kind == "evaluate":
-        dataset = json.loads((path.parent / "training.json").read_text())["dataset"]["name"]
-        return [
-            "evaluate",
-            "--run",
-            str(path.parent),
-            "--dataset",
-            str(results / "datasets" / dataset),
-            "--out",
-            out,
-        ]
+        dataset = json.loads((run / "training.json").read_text())["dataset"]["name"]
+        return f"evaluate --run {run} --dataset {results}/datasets/{dataset} --out {out}".split()
     if kind == "table":
-        run = {"run": path.parent.name, "seed": 0, "directory": str(path.parent)}
-        run["evaluations"] = [item.name for item in path.parent.glob("evaluation-*.json")]
-        points = [{"coords": {}, "label": "", "runs": [run]}]
+        entry = {"run": run.name, "seed": 0, "directory": str(run)}
+        entry["evaluations"] = [item.name for item in run.glob("evaluation-*.json")]
+        points = [{"coords": {}, "label": "", "runs": [entry]}]
         document = {"name": "a", "scale": "laptop", "study": "small", "points": points}
         return ["table", "--experiment", json.dumps(document), "--out", out]
     if kind == "fit":
         return ["fit", "--table", str(path), "--spec", '{"x": "data.train_puzzles"}', "--out", out]
     if kind == "plot":
-        return [
-            "plot",
-            "--spec",
-            json.dumps(spec),
-            "--table",
-            *tables,
-            "--fit",
-            str(path),
-            "--out",
-            f"{out}.pdf",
-        ]
-    return [
-        "study",
-        "publish",
-        "--figure",
-        str(path.with_suffix(".pdf")),
-        "--identity",
-        "a",
-        "--out",
-        f"{out}.pdf",
-    ]
+        spec = json.dumps({"kind": "law", "x": "data.train_puzzles", "fit": "power_law"})
+        (table,) = map(str, files(project, TABLE))
+        return ["plot", "--spec", spec, "--table", table, "--fit", str(path), "--out", f"{out}.pdf"]
+    return f"study publish --figure {path.with_suffix('.pdf')} --identity a --out {out}.pdf".split()
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_what_is_not_what_its_name_says_is_refused_and_found(project, tmp_path, capsys, name):
-    damage, kind = DAMAGES[name]
-    root = str(project.folder / "results")
-    assert main(["results", "verify", root]) == 0
-    said = capsys.readouterr().out
+def verify(project, capsys):
+    """Exit code and words of `trm results verify`."""
+    code = main(["results", "verify", str(project.folder / "results")])
+    return code, capsys.readouterr().out
+
+
+def test_sound_results_are_verified(built, capsys):
+    code, said = verify(built, capsys)
+    assert code == 0
     assert "6 runs, 6 evaluations, 2 tables" in said
     assert "all checksums match" in said
-    path = damage(project)
-    assert main(["results", "verify", root]) == 1
-    said = capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_what_is_not_what_its_name_says_is_refused_and_found(project, tmp_path, capsys, name):
+    do, kind = DAMAGED[name]
+    path = do(project)
+    code, said = verify(project, capsys)
+    assert code == 1
     assert str(path) in said.replace(".csv.curves.csv", ".csv")
     assert "delete" in said
     if kind:
@@ -179,17 +150,15 @@ def test_what_is_not_what_its_name_says_is_refused_and_found(project, tmp_path, 
 
 def test_a_fit_and_a_figure_of_an_earlier_table_are_found(project, capsys):
     """The table was made again from other runs, and only it."""
-    (path,) = files(project, "tables/data_size-????????.csv")
+    (path,) = files(project, TABLE)
     info = json.loads((side := path.with_name(f"{path.name}.json")).read_text())
-    text = path.read_text()
-    path.write_text(text.replace("recipe", "Recipe") if "recipe" in text else text + "\n")
-    info["fingerprint"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    path.write_text(path.read_text() + "\n")
+    info["fingerprint"] = sha256_file(path)
     side.write_text(json.dumps(sealed(info)))
-    assert main(["results", "verify", str(project.folder / "results")]) == 1
-    said = capsys.readouterr().out
-    assert "fits/data_size" in said
-    assert "figures/data_size" in said
-    assert "made from an earlier table" in said
+    code, said = verify(project, capsys)
+    assert code == 1
+    for words in ("fits/data_size", "figures/data_size", "made from an earlier table"):
+        assert words in said
 
 
 def test_an_edit_during_a_run_is_called_one(project, monkeypatch, tmp_path, capsys):
