@@ -6,8 +6,6 @@ torch_xla's own CPU client cannot join processes. The module is partitioned over
 arguments are made up, the same in every process. OUT gets this process's part of each result.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

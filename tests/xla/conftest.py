@@ -1,7 +1,5 @@
 """The XLA tests need the environment envs/tpu (torch 2.9.0, torch_xla 2.9.0); elsewhere they are skipped."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from pathlib import Path

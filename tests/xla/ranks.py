@@ -6,8 +6,6 @@ The other host is not there: what it would send equals what this one holds. Rank
 reads its checkpoints and weights. Programs are known by torch_xla's hashes of their graphs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -25,13 +23,13 @@ os.environ |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "XLA_SAVE_TENSORS_F
 import torch  # noqa: E402 (torch_xla reads the environment when it is imported)
 from torch import Tensor  # noqa: E402
 
+from tests.data.conftest import build  # noqa: E402
 from tests.training.puzzles import write_dataset  # noqa: E402
 from tests.xla.steps import config  # noqa: E402
 from trm.backends.tpu.device import XlaBackend  # noqa: E402
 from trm.errors import UserError  # noqa: E402
 from trm.evaluation.evaluate import evaluate_run  # noqa: E402
 from trm.study.schema import DataConfig, EvaluationConfig, RunConfig, RuntimeConfig  # noqa: E402
-from trm.tasks.build import build_dataset, build_source  # noqa: E402
 from trm.training.dataset import Dataset  # noqa: E402
 from trm.training.loop import Trainer  # noqa: E402
 
@@ -108,12 +106,9 @@ def run_of(case: str) -> RunConfig:
 
 def dataset_of(case: str) -> Path:
     place = FOLDER / ("arc" if case == "arc" else "sudoku")
-    if not place.exists() and case == "arc":
-        build_source(run_of(case).data, FOLDER / "source")
-        build_dataset(run_of(case).data, FOLDER / "source", place)
-    elif not place.exists():
-        write_dataset(place, train=40, validation=8, test=8)
-    return place
+    if case == "arc":
+        return place / "set" if place.exists() else build(run_of(case).data, place)
+    return place if place.exists() else write_dataset(place, train=40, validation=8, test=8)
 
 
 def trainer(case: str, log: Log, checkpoints: Path) -> Trainer:

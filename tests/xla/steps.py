@@ -3,8 +3,6 @@
 CPU_NUM_DEVICES=4 python -m tests.xla.steps xla DATASET '[{"mixer": "mlp", "steps": 5}]'
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -25,13 +23,8 @@ def config(mixer: str, hints: str | tuple[int, int] = (0, 0), **training: Any) -
     model = {"mixer": mixer, "d_model": 32, "heads": 2, "h_cycles": 2, "l_cycles": 1, "halt_max_steps": 4}
     model |= {"puzzle_tokens": 2, "position": "rope" if mixer == "attention" else "none"}
     data = {"source": "generate", "augmentations": 0, "box_rows": 2, "box_cols": 2, "hints": hints}
-    training = {
-        "batch_size": 16,
-        "steps": 100,
-        "lr": 1e-3,
-        "warmup_steps": 5,
-        "precision": "float32",
-    } | training
+    own = {"batch_size": 16, "steps": 100, "lr": 1e-3, "warmup_steps": 5, "precision": "float32"}
+    training = own | training
     return RunConfig.model_validate({"model": model, "data": data, "training": training})
 
 

@@ -3,63 +3,43 @@
 import csv
 import glob
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.shell import ROOT, python
+from tests.training.conftest import train_words
 from tests.training.puzzles import write_dataset
 from tests.training.test_metrics import SERIES
 
 from .steps import config
 
-ROOT = Path(__file__).parents[2]
 NONE_HALTED = {f"train/{name}" for name in ("accuracy", "exact_accuracy", "halt_accuracy", "steps")}
 NONE_HALTED |= {f"train/halt_share/{step}" for step in (1, 2, 3, 4)}
 """Empty where no row ended since the last report."""
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("runs")
     write_dataset(home / "tiny", train=40, validation=8, test=8)
     return home
 
 
-def python(*arguments: str, **more: str) -> subprocess.CompletedProcess:
-    env = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "2", **more}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
+def xla_python(*arguments: str, **more: str) -> subprocess.CompletedProcess:
+    return python(*arguments, env={"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "2", **more}, cwd=ROOT)
 
 
 def train(folder: Path, name: str, backend: str, **more: str) -> subprocess.CompletedProcess:
-    run = config("mlp", steps=6).model_dump_json()
-    runtime = {
-        "log_every": 1,
-        "evals": 1,
-        "checkpoint_minutes": 1e-9,
-        "keep_checkpoints": 9,
-        "profile_steps": "2:3",
-    }
-    places = ["--dataset", f"{folder}/tiny", "--out", f"{folder}/runs/{name}"]
-    places += ["--checkpoints", f"{folder}/checkpoints/{name}"]
-    options = [
-        "--backend",
-        backend,
-        "--threads",
-        "1",
-        "--config",
-        run,
-        "--runtime",
-        json.dumps(runtime),
-    ]
-    return python("-m", "trm", "train", *places, *options, **more)
+    runtime = {"log_every": 1, "evals": 1, "checkpoint_minutes": 1e-9, "keep_checkpoints": 9}
+    words = train_words(config("mlp", steps=6), folder / "tiny", folder, **runtime, profile_steps="2:3")
+    places = ("--out", f"{folder}/runs/{name}", "--checkpoints", f"{folder}/checkpoints/{name}")
+    return xla_python("-m", "trm", *words, *places, "--backend", backend, **more)
 
 
-def test_a_run_on_xla_resumed_and_compared(folder: Path):
+def test_a_run_on_xla_resumed_and_compared(folder):
     from safetensors.numpy import load_file
 
     done = train(folder, "xla", "xla")
@@ -95,13 +75,13 @@ def test_a_run_on_xla_resumed_and_compared(folder: Path):
     assert all(abs(plain[name] - tensor).max() < 2e-3 for name, tensor in weights.items())
 
 
-def test_several_processes_on_cpu_are_refused(folder: Path):
+def test_several_processes_on_cpu_are_refused(folder):
     done = train(folder, "two", "xla", RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith("trm train: XLA's CPU devices cannot join 2")
 
 
-def test_a_batch_that_does_not_divide_is_refused(folder: Path):
+def test_a_batch_that_does_not_divide_is_refused(folder):
     done = train(folder, "three", "xla", CPU_NUM_DEVICES="3")
     assert done.returncode == 2
     assert "16 rows do not divide over 3 XLA devices" in done.stderr
@@ -137,7 +117,7 @@ assert backend.counters()["xla/late_compilations"] == 1
 
 
 def test_a_late_compilation_is_warned_of():
-    done = python("-c", LATE)
+    done = xla_python("-c", LATE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("XLA compiled the training step again at call 9")
 
@@ -165,12 +145,12 @@ print(held[0].item(), one[0].item(), two[0].item(), replay.sizes[1])
 
 
 def test_clones_and_held_values_are_kept_apart_by_replays():
-    done = python("-c", CLONES)
+    done = xla_python("-c", CLONES)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["3.0", "10.0", "0.0", "2"]
 
 
-def test_a_tpu_that_is_missing_is_said(folder: Path):
+def test_a_tpu_that_is_missing_is_said(folder):
     if glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*"):
         pytest.skip("there is a TPU")
     done = train(folder, "four", "xla", PJRT_DEVICE="TPU")

@@ -1,15 +1,14 @@
 """One traced step, partitioned over four devices, on one process and on two that really exchange their sums."""
 
-import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.shell import ROOT, python
+
 TRACED = """
 import os, sys
 from pathlib import Path
@@ -36,13 +35,9 @@ def start(*arguments: object) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
-def test_two_processes_compute_what_one_does(mixer: str, tmp_path: Path):
+def test_two_processes_compute_what_one_does(mixer, tmp_path):
     module = tmp_path / "step.mlir"
-    command = [sys.executable, "-c", TRACED, mixer, str(module)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    python("-c", TRACED, mixer, module, cwd=ROOT, check=True)
     outs, port = [tmp_path / f"{name}.npz" for name in ("one", "first", "second")], free_port()
     started = [start(module, outs[0]), *(start(module, outs[1 + k], k, 2, port) for k in range(2))]
     for process in started:

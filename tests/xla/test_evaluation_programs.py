@@ -1,13 +1,11 @@
 """The programs that an evaluation by every policy starts on a TPU: few, and none of more than one supervision step."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.shell import ROOT, python
+
 SCRIPT = """
 import json, os, sys
 from trm.checks.tpu_check.worker import environment
@@ -23,10 +21,8 @@ print(json.dumps([(phase, text.count("stablehlo.dot_general")) for phase, text i
 
 
 @pytest.mark.parametrize("task", ["maze", "arc"])
-def test_no_program_of_an_evaluation_holds_two_steps(task: str):
-    command = [sys.executable, "-c", SCRIPT, task]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_no_program_of_an_evaluation_holds_two_steps(task):
+    done = python("-c", SCRIPT, task, cwd=ROOT, check=True)
     programs = json.loads(done.stdout.splitlines()[-1])
     step = max(products for phase, products in programs if phase == "validation")
     found = [products for phase, products in programs if phase == "evaluation"]

@@ -41,7 +41,7 @@ def steps(mixer: str, kind: str, keep: int = 2) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
-def test_kernels_are_as_near_to_float32_as_plain_bfloat16(mixer: str):
+def test_kernels_are_as_near_to_float32_as_plain_bfloat16(mixer):
     exact, plain, found = (steps(mixer, kind) for kind in ("float32", "bfloat16", "kernels"))
     for name, tensor in exact.items():
         size = tensor.norm().item()
@@ -51,7 +51,7 @@ def test_kernels_are_as_near_to_float32_as_plain_bfloat16(mixer: str):
 
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
-def test_blocks_that_are_computed_again_give_the_same_gradients(mixer: str):
+def test_blocks_that_are_computed_again_give_the_same_gradients(mixer):
     kept, again = steps(mixer, "kernels"), steps(mixer, "kernels", keep=1)
     assert all(torch.equal(tensor, again[name]) for name, tensor in kept.items())
 
@@ -82,7 +82,7 @@ def test_models_that_do_not_fit_the_kernels_are_left_to_xla():
 @pytest.mark.parametrize(
     "equation", ["qbhk,sbhk->bhqs", "bhqs,sbhk->qbhk", "qbhk,dhk->qbd", "il,lbd->ibd", "li,ibd->lbd"]
 )
-def test_float32_contractions_are_einsum(equation: str):
+def test_float32_contractions_are_einsum(equation):
     from trm.backends.tpu.network import contract
 
     size = dict(zip("qbhksdil", range(2, 10)))
@@ -122,7 +122,7 @@ def shapes_of(kernel: Any) -> list[tuple[tuple[int, ...], str]]:
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(("kind", "inner"), [("token", 256), ("channel", 256), ("attention", 64)])
-def test_kernels_on_an_interpreted_tpu(kind: str, inner: int, backward: bool):
+def test_kernels_on_an_interpreted_tpu(kind, inner, backward):
     """Two cores, transfers in the background, memory full of NaN: no race, nothing read that was not written."""
     import jax.numpy as jnp
     import numpy as np
@@ -169,7 +169,7 @@ for kind, *sizes in EXTREMES:
 
 
 @pytest.mark.parametrize("way", ["forward", "backward"])
-def test_the_largest_shapes_that_kernels_take_compile(way: str):
+def test_the_largest_shapes_that_kernels_take_compile(way):
     done = subprocess.run(
         [sys.executable, "-c", COMPILED, way], cwd=ROOT, capture_output=True, text=True, timeout=900
     )

@@ -1,16 +1,13 @@
 """Validation and evaluation on several XLA devices: the puzzles are shared out, the sums are those of plain torch."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.shell import ROOT, python
 from tests.training.puzzles import write_dataset
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import json, sys
 from functools import partial
@@ -95,14 +92,12 @@ print(json.dumps({
 
 
 def score(backend: str, folder: Path) -> dict:
-    env = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
-    command = [sys.executable, "-c", SCRIPT, backend, str(folder)]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
+    devices = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
+    done = python("-c", SCRIPT, backend, folder, env=devices, cwd=ROOT, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_puzzles_are_shared_out(tmp_path: Path):
+def test_puzzles_are_shared_out(tmp_path):
     folder = write_dataset(tmp_path / "tiny", train=8, validation=8, test=27)  # five rows short of 4 x 2 x 4
     plain, found = score("cpu", folder), score("xla", folder)
     assert found["restarts"] == [27, 27]

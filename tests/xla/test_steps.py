@@ -1,14 +1,12 @@
 """The XLA step against the plain one, on 1, 4 and 8 of XLA's CPU devices: same numbers, one program."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.shell import ROOT, python
 from tests.training.puzzles import write_dataset
 
 CASES = [
@@ -16,11 +14,10 @@ CASES = [
     {"mixer": "attention", "steps": 5, "hints": "auto"},
     {"mixer": "mlp", "steps": 3, "remat": True},
 ]
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dataset(tmp_path_factory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("data") / "tiny", train=40, validation=8, test=8)
 
 
@@ -28,10 +25,9 @@ def train(
     dataset: Path, backend: str, devices: int, cases: list[dict[str, Any]], **more: str
 ) -> list[dict[str, Any]]:
     """Results of tests/xla/steps.py in a process of its own."""
-    env = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), **more}
-    command = [sys.executable, "-m", "tests.xla.steps", backend, str(dataset), json.dumps(cases)]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
+    env = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), **more}
+    words = ("tests.xla.steps", backend, dataset, json.dumps(cases))
+    done = python("-m", *words, env=env, cwd=ROOT, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -45,15 +41,13 @@ def assert_close(expected: list[list[float]], found: list[list[float]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def plain(dataset: Path) -> list[dict[str, Any]]:
+def plain(dataset) -> list[dict[str, Any]]:
     """The same runs in plain torch on the CPU."""
     return train(dataset, "cpu", 1, [{**case, "remat": None} for case in CASES])
 
 
 @pytest.mark.parametrize("devices", [1, 4, 8])
-def test_losses_equal_plain_torch_on_any_number_of_devices(
-    dataset: Path, plain: list[dict[str, Any]], devices: int
-):
+def test_losses_equal_plain_torch_on_any_number_of_devices(dataset, plain, devices):
     cases = CASES if devices == 1 else CASES[:2]
     for case, expected, found in zip(cases, plain, train(dataset, "xla", devices, cases)):
         assert_close(expected["losses"], found["losses"])
@@ -61,7 +55,7 @@ def test_losses_equal_plain_torch_on_any_number_of_devices(
         assert found["compiled"] == [1] + [0] * (case["steps"] - 1), case
 
 
-def test_twenty_steps_are_one_program_in_bfloat16(dataset: Path):
+def test_twenty_steps_are_one_program_in_bfloat16(dataset):
     case = {"mixer": "mlp", "precision": "bfloat16", "micro_batches": 2, "steps": 20}
     (found,) = train(dataset, "xla", 4, [case])
     assert found["compiled"] == [1] + [0] * 19
@@ -69,7 +63,7 @@ def test_twenty_steps_are_one_program_in_bfloat16(dataset: Path):
     assert found["losses"][-1][0] < found["losses"][0][0]
 
 
-def test_replays_of_two_kinds_take_turns_and_equal_traced_steps(dataset: Path):
+def test_replays_of_two_kinds_take_turns_and_equal_traced_steps(dataset):
     case = {"mixer": "mlp", "steps": 6, "cycles": [(2, 1), (1, 1)]}
     (expected,) = train(dataset, "cpu", 1, [case])
     (replayed,) = train(dataset, "xla", 4, [case])
@@ -93,10 +87,8 @@ print(sorted(set(re.findall(r"dot_general.*precision = \\[(.*?)\\]", module))))
 
 
 @pytest.mark.parametrize(("precision", "passes"), [("float32", "HIGHEST"), ("bfloat16", "DEFAULT")])
-def test_float32_is_multiplied_as_float32(precision: str, passes: str):
-    env = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
-    command = [sys.executable, "-c", PRODUCTS, precision]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
+def test_float32_is_multiplied_as_float32(precision, passes):
+    devices = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
+    done = python("-c", PRODUCTS, precision, env=devices, cwd=ROOT, check=True)
     assert done.stdout.split("\n")[-2] == f"['{passes}, {passes}']"
     assert "mat mul precision" not in done.stderr

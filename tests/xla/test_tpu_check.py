@@ -1,14 +1,12 @@
 """Tiny steps traced and compiled by libtpu for a v4 host: memory under a bound, nothing gathered, one all-reduce."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.shell import ROOT, python
 from trm.checks.tpu_check.launching import launch_seconds
 from trm.checks.tpu_check.worker import environment
 from trm.study.schema import RunConfig
@@ -16,21 +14,29 @@ from trm.study.slices import parse_slice
 
 from .steps import config
 
-ROOT = Path(__file__).parents[2]
+
+def tpu_check(run: RunConfig, cache: Path, *more: str, **env: str) -> tuple[int, list[dict[str, Any]]]:
+    """Exit code and results."""
+    options = ("--run-config", run.model_dump_json(), "--cache", cache, "--json", *more)
+    done = python("-m", "trm", "tpu-check", *options, env=env, cwd=ROOT, timeout=900)
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def check(run: RunConfig, cache: Path, what: str = "train", **env: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and the result of one kind of step."""
+    code, results = tpu_check(run, cache, "--steps", what, **env)
+    return code, results[0]
 
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
-def test_a_tiny_step_fits_and_gathers_nothing(mixer: str, tmp_path: Path):
-    run = config(mixer, batch_size=32, precision="bfloat16").model_dump_json()
-    options = ["--run-config", run, "--topology", "v4-8", "--cache", str(tmp_path), "--json"]
-    if mixer == "attention":
-        options += ["--steps", "train"]
-    command = [sys.executable, "-m", "trm", "tpu-check", *options]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=900, env=dict(os.environ)
+def test_a_tiny_step_fits_and_gathers_nothing(mixer, tmp_path):
+    run = config(mixer, batch_size=32, precision="bfloat16")
+    code, results = tpu_check(
+        run, tmp_path, "--topology", "v4-8", *(("--steps", "train") if mixer == "attention" else ())
     )
-    assert done.returncode == 0, done.stderr
-    for result in json.loads(done.stdout):
+    assert code == 0
+    for result in results:
         assert result["fits"]
         assert result["chips"] == 4
         assert 0 < result["peak_gib"] < (0.05 if result["what"] == "train" else 0.6)
@@ -45,18 +51,7 @@ def test_a_tiny_step_fits_and_gathers_nothing(mixer: str, tmp_path: Path):
     assert len(list(tmp_path.glob("*.json"))) == (2 if mixer == "mlp" else 1)
 
 
-def check(run: RunConfig, cache: Path, what: str = "train", **env: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and the step's result."""
-    options = ["--run-config", run.model_dump_json(), "--cache", str(cache), "--json", "--steps", what]
-    command = [sys.executable, "-m", "trm", "tpu-check", *options]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=900, env={**os.environ, **env}
-    )
-    assert done.returncode in (0, 1), done.stderr
-    return done.returncode, json.loads(done.stdout)[0]
-
-
-def test_what_does_not_fit_fits_with_the_knob_that_is_named(tmp_path: Path):
+def test_what_does_not_fit_fits_with_the_knob_that_is_named(tmp_path):
     run = config("mlp", batch_size=64, precision="bfloat16")
     code, found = check(run, tmp_path, TRM_XLA_REMAT="0")
     assert code == 0
@@ -75,7 +70,7 @@ def test_what_does_not_fit_fits_with_the_knob_that_is_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
-def test_kernels_are_compiled_and_their_schedules_counted(mixer: str, tmp_path: Path):
+def test_kernels_are_compiled_and_their_schedules_counted(mixer, tmp_path):
     model = {"d_model": 128, "layers": 1, "h_cycles": 1}
     run = config(mixer, batch_size=16, precision="bfloat16")
     run = run.model_copy(update={"model": run.model.model_copy(update=model)})
@@ -97,7 +92,7 @@ def test_kernels_are_compiled_and_their_schedules_counted(mixer: str, tmp_path: 
     assert found["collectives"] == {}
 
 
-def test_a_host_of_a_large_slice_is_measured_with_four_chips(monkeypatch: pytest.MonkeyPatch):
+def test_a_host_of_a_large_slice_is_measured_with_four_chips(monkeypatch):
     where = parse_slice("v4-64")
     for name, value in environment(where).items():
         monkeypatch.setenv(name, value)
@@ -120,7 +115,7 @@ def sized(task: str) -> RunConfig:
 
 
 @pytest.mark.parametrize("task", ["sudoku", "maze", "arc"])
-def test_every_program_of_a_run_compiles(task: str, tmp_path: Path):
+def test_every_program_of_a_run_compiles(task, tmp_path):
     code, found = check(sized(task), tmp_path, "run")
     assert code == 0
     programs = found["programs"]
