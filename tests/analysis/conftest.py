@@ -1,7 +1,5 @@
 """One small study of synthetic results, shared by all tests of the analysis."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -39,12 +37,11 @@ GRIDS = {
         {"training.lr": r, "training.batch_size": b} for r in (4e-4, 8e-4, 16e-4, 32e-4) for b in (64, 256)
     ],
 }
+DEPTHS = {"unroll": (1, 2, 4, 8, 16)}
 EVALUATIONS = {
-    "inference": (
-        EvaluationConfig(unroll=(1, 2, 4, 8, 16), confident=True, restarts=(2, 4), start_noise=0.3),
-    ),
+    "inference": (EvaluationConfig(**DEPTHS, confident=True, restarts=(2, 4), start_noise=0.3),),
     "ema": (EvaluationConfig(), EvaluationConfig(weights="raw")),
-    "unroll": (EvaluationConfig(unroll=(1, 2, 4, 8, 16)),),
+    "unroll": (EvaluationConfig(**DEPTHS),),
 }
 
 BUDGETS = (1e12, 3e12, 1e13, 3e13, 1e14)
@@ -69,23 +66,21 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `specs/<experiment>.json` and `tables/<experiment>.csv`."""
     root = tmp_path_factory.mktemp("study")
     (root / "specs").mkdir()
-    for name, points in GRIDS.items():
-        spec = experiment(root, name, points, evaluations=EVALUATIONS.get(name, (EvaluationConfig(),)))
-        (root / "specs" / f"{name}.json").write_text(json.dumps(spec))
-        save_table(collect(TableSpec.model_validate(spec)), root / "tables" / f"{name}.csv")
+    specs = {
+        name: experiment(root, name, points, evaluations=EVALUATIONS.get(name, (EvaluationConfig(),)))
+        for name, points in GRIDS.items()
+    }
     equal = [
         {"model.d_model": d, "training.steps": steps_of(c, d)} for c in BUDGETS for d in (16, 32, 64, 128)
     ]
-    spec = experiment(root, "isoflop", equal, error=best_width)
-    save_table(collect(TableSpec.model_validate(spec)), root / "tables" / "isoflop.csv")
+    specs["isoflop"] = experiment(root, "isoflop", equal, error=best_width)
     sizes = [{"model.d_model": d} for d in (16, 32, 64)]
-    batches = [{"training.batch_size": b, "training.steps": 600 + 600 * 128 // b} for b in (32, 64, 128)]
-    for name, points, key, value in (
-        ("blocks", sizes, "training.batch_size", 512),
-        ("batch_blocks", batches, "training.lr", 1.5e-3),
-    ):
-        table = collect(TableSpec.model_validate(blocks(root, name, points, key, value)))
-        save_table(table, root / "tables" / f"{name}.csv")
+    specs["blocks"] = blocks(root, "blocks", sizes, "training.batch_size", 512)
+    batches = GRIDS["batch_size"][:3]
+    specs["batch_blocks"] = blocks(root, "batch_blocks", batches, "training.lr", 1.5e-3)
+    for name, spec in specs.items():
+        (root / "specs" / f"{name}.json").write_text(json.dumps(spec))
+        save_table(collect(TableSpec.model_validate(spec)), root / "tables" / f"{name}.csv")
     return root
 
 

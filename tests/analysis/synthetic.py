@@ -1,8 +1,6 @@
 """Results with known laws, written exactly as docs/files.md says: what the analysis is tried and
 looked at with."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import betabinom
 
+from tests.training.conftest import DATA, MODEL
 from trm.study.fingerprint import evaluation_fingerprint
 from trm.study.schema import EvaluationConfig, RunConfig
 
@@ -22,25 +21,15 @@ SPREAD = 0.10
 """Standard deviation of the log error between seeds."""
 TEST_PUZZLES = 500
 LAPTOP = {
-    "model": {
-        "d_model": 32,
-        "heads": 2,
-        "h_cycles": 2,
-        "l_cycles": 2,
-        "halt_max_steps": 8,
-        "puzzle_tokens": 1,
-    },
-    "data": {
-        "source": "generate",
-        "box_rows": 2,
-        "box_cols": 2,
-        "clues_min": 4,
-        "clues_max": 8,
-        "train_puzzles": 100,
-        "augmentations": 0,
-    },
+    "model": MODEL | {"d_model": 32, "l_cycles": 2, "halt_max_steps": 8},
+    "data": DATA | {"clues_min": 4, "train_puzzles": 100},
     "training": {"batch_size": 128, "steps": 400, "lr": 1e-3, "warmup_steps": 50, "ema": 0.99},
 }
+PROVENANCE = {
+    "commit": "0123456789abcdef0123456789abcdef01234567", "dirty": False, "python": "3.11.7", "platform": "Linux",
+    "versions": {"torch": "2.9.0", "numpy": "2.4.6"},
+    "started": "2026-01-01T00:00:00Z", "finished": "2026-01-01T00:01:00Z",
+}  # fmt: skip
 
 
 def law(config: RunConfig) -> float:
@@ -86,56 +75,27 @@ def write_run(
     folder.mkdir(parents=True, exist_ok=True)
     expected = float(np.clip(error(config) * np.exp(SPREAD * rng.standard_normal()), 0, 1))
     size, steps, batch = parameters(config), config.training.steps, config.training.batch_size
+    rows = steps * batch
     per_row = 6.0 * size * 17 * config.model.h_cycles * (config.model.l_cycles + 1) / 2
-    seconds = per_row * steps * batch / 4e11
+    seconds = per_row * rows / 4e11
     history = _history(config, expected, rng, seconds)
     history.to_csv(folder / "history.csv", index=False)
-    exact = history["eval/exact_accuracy"].dropna()
-    training = {
-        "format": 1,
-        "run": name,
-        "fingerprint": f"{hash_text(text):064x}",
-        "recipe_version": 1,
-        "config": config.model_dump(mode="json"),
-        "seed": config.seed,
-        "dataset": {
-            "name": f"data-{config.data.train_puzzles}",
-            "identity": "0" * 64,
-            "train_puzzles": config.data.train_puzzles,
-            "augmentations": config.data.augmentations,
-        },
-        "outcome": "finished",
-        "parameters": size,
-        "flops_per_row": per_row,
-        "train_flops": per_row * steps * batch,
-        "steps": steps,
-        "rows": steps * batch,
-        "wall_seconds": seconds,
-        "setup_seconds": 1.5,
-        "rows_per_second": steps * batch / seconds,
-        "peak_memory_bytes": int(2e8 + 40 * size + 900 * batch * config.model.d_model),
-        "resumes": 0,
-        "device": "cpu",
-        "device_name": "2-core CPU",
-        "backend": "cpu",
-        "workers": 1,
-        "threads": 2,
-        "precision": "float32",
-        "final": {
-            "train/loss": float(history["train/loss"].iloc[-1]),
-            "eval/exact_accuracy": float(exact.iloc[-1]),
-        },
-        "best": {"step": int(history["step"].loc[exact.idxmax()]), "eval/exact_accuracy": float(exact.max())},
-        "provenance": {
-            "commit": "0123456789abcdef0123456789abcdef01234567",
-            "dirty": False,
-            "versions": {"torch": "2.9.0", "numpy": "2.4.6"},
-            "python": "3.11.7",
-            "platform": "Linux",
-            "started": "2026-01-01T00:00:00Z",
-            "finished": "2026-01-01T00:01:00Z",
-        },
+    exact, data = history["eval/exact_accuracy"].dropna(), config.data
+    best = {"step": int(history["step"].loc[exact.idxmax()]), "eval/exact_accuracy": float(exact.max())}
+    final = {
+        "train/loss": float(history["train/loss"].iloc[-1]),
+        "eval/exact_accuracy": float(exact.iloc[-1]),
     }
+    dataset = {"name": f"data-{data.train_puzzles}", "identity": "0" * 64}
+    dataset |= {"train_puzzles": data.train_puzzles, "augmentations": data.augmentations}
+    training = {"format": 1, "run": name, "fingerprint": f"{hash_text(text):064x}", "recipe_version": 1}
+    training |= {"config": config.model_dump(mode="json"), "seed": config.seed, "dataset": dataset}
+    training |= {"outcome": "finished", "resumes": 0, "parameters": size, "steps": steps, "rows": rows}
+    training |= {"flops_per_row": per_row, "train_flops": per_row * rows, "wall_seconds": seconds}
+    training |= {"setup_seconds": 1.5, "rows_per_second": rows / seconds, "device": "cpu", "backend": "cpu"}
+    training |= {"peak_memory_bytes": int(2e8 + 40 * size + 900 * batch * config.model.d_model)}
+    training |= {"device_name": "2-core CPU", "workers": 1, "threads": 2, "precision": "float32"}
+    training |= {"final": final, "best": best, "provenance": PROVENANCE}
     (folder / "training.json").write_text(json.dumps(training))
     files = []
     for settings in evaluations:
@@ -227,21 +187,10 @@ def _evaluation(
         count = TEST_PUZZLES if split == "test" else 100
         correct = count - int(rng.binomial(count, np.clip(wrong, 0, 1)))
         exact = correct / count
-        return {
-            "split": split,
-            "policy": policy,
-            "steps": steps,
-            "restarts": restarts,
-            "puzzles": count,
-            "correct": correct,
-            "exact_accuracy": exact,
-            "accuracy": 0.6 + 0.4 * exact,
-            "blank_accuracy": 0.4 + 0.6 * exact,
-            "cross_entropy": 0.05 + 0.8 * (1 - exact),
-            "mean_steps": mean,
-            "flops_per_puzzle": per_step * mean * restarts,
-            "seconds": 0.2,
-        }
+        found = {"split": split, "policy": policy, "steps": steps, "restarts": restarts, "puzzles": count}
+        found |= {"correct": correct, "exact_accuracy": exact, "accuracy": 0.6 + 0.4 * exact}
+        found |= {"blank_accuracy": 0.4 + 0.6 * exact, "cross_entropy": 0.05 + 0.8 * (1 - exact)}
+        return found | {"mean_steps": mean, "flops_per_puzzle": per_step * mean * restarts, "seconds": 0.2}
 
     def unrolled(steps: int) -> float:
         return error * (1 + 1.5 * np.exp(-steps / 3) - 1.5 * np.exp(-most / 3) - 0.06 * np.log2(steps / most))
@@ -258,23 +207,16 @@ def _evaluation(
     if settings.train_puzzles:
         results.append(result("fixed", most, 1, 0.3 * error, most, "train"))
     share = np.exp(-np.arange(most) / (1.2 + 4 * error))
+    halting = {"steps": list(range(1, most + 1)), "share": ((1 - error) * share / share.sum()).tolist()}
+    copied = ("run", "fingerprint", "seed", "config", "parameters", "train_flops", "provenance")
     return {
+        **{key: training[key] for key in copied},
         "format": 1,
-        "run": training["run"],
-        "fingerprint": training["fingerprint"],
-        "seed": config.seed,
         "evaluation": settings.model_dump(mode="json"),
-        "config": training["config"],
-        "parameters": training["parameters"],
-        "train_flops": training["train_flops"],
         "results": results,
-        "halting": {
-            "steps": list(range(1, most + 1)),
-            "share": [float(value) for value in (1 - error) * share / share.sum()],
-        },
+        "halting": halting,
         "guess": {"uniform": 0.25, "rules": 0.55},
         "traces": [_trace(rng, most) for _ in range(settings.traces)],
-        "provenance": training["provenance"],
     }
 
 
@@ -289,9 +231,5 @@ def _trace(rng: np.random.Generator, steps: int) -> dict[str, Any]:
     solved_at = rng.integers(1, steps + 3, 16)
     guess = np.where(blank, rng.integers(2, 6, 16), answer)
     states = [np.where(solved_at <= step, answer, guess).tolist() for step in range(1, steps + 1)]
-    return {
-        "question": question.tolist(),
-        "answer": answer.tolist(),
-        "steps": states,
-        "halt": [float(step - 4) for step in range(1, steps + 1)],
-    }
+    halt = [float(step - 4) for step in range(1, steps + 1)]
+    return {"question": question.tolist(), "answer": answer.tolist(), "steps": states, "halt": halt}

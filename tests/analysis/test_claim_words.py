@@ -1,7 +1,5 @@
 """One renderer for all findings: every verdict of every measure in words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,6 +1,6 @@
 """What a power law needs before it is called one. The full study is benchmarks/claims.py."""
 
-from __future__ import annotations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,24 +21,24 @@ def test_curves_that_are_no_power_law_are_not_claimed(name: str) -> None:
 
 
 def test_power_laws_over_two_decades_are_claimed() -> None:
-    shares = [
-        share(TRUE[name][0], 3, 0.09, studies=8, refits=40)
-        for name in ("power law, a = 0.5", "power law, a = 0.8")
-    ]
+    names = ("power law, a = 0.5", "power law, a = 0.8")
+    shares = [share(TRUE[name][0], 3, 0.09, studies=8, refits=40) for name in names]
     assert np.mean(shares) >= 0.7
+
+
+def data_of(x: Any, y: Any, group: Any = None, runs: list[str] | None = None) -> Data:
+    """Points as a fit takes them; each of a run of its own unless said."""
+    count = len(y)
+    group = np.arange(count) if group is None else group
+    x, y = np.array([x], float), np.asarray(y, float)
+    return Data(x, y, group, runs or [chr(97 + i) for i in range(count)], np.zeros(count))
 
 
 def test_a_plateau_and_too_few_points_are_said() -> None:
     fit = studied(FALSE["law that ends at 250"], 3, 0.09, 0, 40)
     assert not claimed(fit)
     assert "the last two points are equal within the noise" in fit["doubts"]
-    few = Data(
-        np.array([[1.0, 2, 4, 8, 16]]),
-        np.array([0.8, 0.4, 0.2, 0.1, 0.05]),
-        np.arange(5),
-        list("abcde"),
-        np.zeros(5),
-    )
+    few = data_of([1.0, 2, 4, 8, 16], [0.8, 0.4, 0.2, 0.1, 0.05])
     doubts = fit_data(few, FitSpec(bootstrap=20))["doubts"]
     assert "5 points do not rule out a sigmoid in log x" in doubts
 
@@ -71,18 +71,16 @@ def test_a_run_measured_at_several_points_is_resampled_as_a_whole() -> None:
 
 def test_runs_at_both_of_the_last_points_are_compared_in_pairs() -> None:
     log_y, group, runs = repeated()
-    data = Data(group[None] + 1.0, np.exp(log_y), group, runs, np.zeros(12))
-    assert not ended(
-        Data(data.x, np.exp(log_y + 0.01 * np.arange(12) * (group == 3)), group, runs, np.zeros(12))
-    )
-    flat = log_y + 0.5 * (group == 3) + 0.1 * (group == 3) * np.repeat([1, -1, 0.5], 4)
-    assert ended(Data(data.x, np.exp(flat), group, runs, np.zeros(12)))
+    last = group == 3
+    lower = log_y + 0.01 * np.arange(12) * last
+    flat = log_y + 0.5 * last + 0.1 * last * np.repeat([1, -1, 0.5], 4)
+    assert not ended(data_of(group + 1.0, np.exp(lower), group, runs))
+    assert ended(data_of(group + 1.0, np.exp(flat), group, runs))
 
 
 def test_runs_of_one_budget_are_one_point_of_the_envelope() -> None:
     """They end at whole steps, so the worse one may be the cheaper one."""
-    cost, error = np.array([19.95, 20.0, 199, 200, 1998, 2000]), np.array([0.9, 0.8, 0.4, 0.3, 0.1, 0.09])
-    data = Data(cost[None], error, np.arange(6), list("abcdef"), np.zeros(6))
+    data = data_of([19.95, 20.0, 199, 200, 1998, 2000], [0.9, 0.8, 0.4, 0.3, 0.1, 0.09])
     assert envelope(data).runs == ["b", "d", "f"]
 
 
@@ -91,14 +89,10 @@ def test_each_draw_chooses_its_own_envelope() -> None:
     rng = np.random.default_rng(0)
     cost = np.repeat([1.0, 1.1, 4, 4.4, 16, 17.6, 64, 70], 3)
     error = 0.5 * np.repeat([1.0, 1, 4, 4, 16, 16, 64, 64], 3) ** -0.5 * np.exp(0.1 * rng.standard_normal(24))
-    data = Data(cost[None], error, np.repeat(np.arange(8), 3), [str(i) for i in range(24)], np.zeros(24))
+    data = data_of(cost, error, np.repeat(np.arange(8), 3))
     kept = envelope(data)
     assert kept.candidates is data
     fixed = Data(kept.x, kept.y, kept.group, kept.runs, kept.tested)
-    widths = []
-    for item in (kept, fixed):
-        low, high = fit_data(item, FitSpec(form="power_law", bootstrap=300))["forms"]["power_law"][
-            "intervals"
-        ]["A"]
-        widths.append((low, high))
-    assert widths[0] != widths[1]
+    spec = FitSpec(form="power_law", bootstrap=300)
+    one, other = (fit_data(item, spec)["forms"]["power_law"]["intervals"]["A"] for item in (kept, fixed))
+    assert one != other

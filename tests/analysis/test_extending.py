@@ -1,12 +1,8 @@
 """The kind of figure in docs/extending.md works as it is printed there."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path
-
-import pytest
 
 from tests.training.test_extending import block
 from trm.analysis import kinds
@@ -14,9 +10,7 @@ from trm.analysis.drawing import styled
 from trm.analysis.tables import Table
 
 
-def test_the_example_of_the_page_is_drawn(
-    tables: dict[str, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_of_the_page_is_drawn(tables: dict[str, Table], tmp_path: Path, monkeypatch) -> None:
     name = "spread"
     (tmp_path / f"{name}.py").write_text(block(f"trm/analysis/kinds/{name}.py"))
     monkeypatch.setattr(kinds, "__path__", [*kinds.__path__, str(tmp_path)])

@@ -1,7 +1,5 @@
 """Fits against known laws, scipy, and finite differences."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -22,22 +20,16 @@ from trm.analysis.stats import seed_spread
 from trm.analysis.tables import Table, collect, merge
 
 PUZZLES = np.array([[100.0, 250, 500, 1000, 2000, 5000, 10000]])
+RECURRING = [[100.0, 300, 1000, 3000, 300, 300, 300, 300], [0.0, 0, 0, 0, 3, 10, 30, 300]]
+SIZES = [[n, c] for n in (1e6, 5e6, 2e7) for c in (1e17, 1e18, 1e19)]
 TRUTHS = {
     "constant": Truth("constant", (0.2,), PUZZLES),
     "power_law": Truth("power_law", (20.0, 0.6), PUZZLES),
     "power_law_floor": Truth("power_law_floor", (0.05, 20.0, 0.7), PUZZLES),
     "exponential": Truth("exponential", (0.05, 0.7, 900.0), PUZZLES),
     "sigmoid": Truth("sigmoid", (0.05, 0.7, 900.0, 1.3), PUZZLES),
-    "repeated_data": Truth(
-        "repeated_data",
-        (0.03, 20.0, 0.6, 15.0),
-        np.array([[100.0, 300, 1000, 3000, 300, 300, 300, 300], [0.0, 0, 0, 0, 3, 10, 30, 300]]),
-    ),
-    "joint": Truth(
-        "joint",
-        (0.03, 3e3, 0.7, 3e9, 0.58),
-        np.array([[n, c] for n in (1e6, 5e6, 2e7) for c in (1e17, 1e18, 1e19)]).T,
-    ),
+    "repeated_data": Truth("repeated_data", (0.03, 20.0, 0.6, 15.0), np.array(RECURRING)),
+    "joint": Truth("joint", (0.03, 3e3, 0.7, 3e9, 0.58), np.array(SIZES).T),
     "critical_batch": Truth("critical_batch", (500.0, 1000.0), PUZZLES),
 }
 
@@ -126,6 +118,14 @@ def group_of(table: Table, **spec: Any) -> dict[str, Any]:
     return fit_table(table, FitSpec.model_validate({"bootstrap": 200, **spec}))["groups"][0]
 
 
+def law_of(root: Any, *sizes: int, seeds: int = 3, **spec: Any) -> dict[str, Any]:
+    """The fit of a power law with exponent 0.7 over some training sets."""
+    points = [{"data.train_puzzles": n} for n in sizes or (30, 100, 300, 1000)]
+    return group_of(
+        table_with(root, lambda c: 5 * (c.data.train_puzzles or 1) ** -0.7, points, seeds), **spec
+    )
+
+
 def test_a_fit_holds_everything_a_reader_needs(tables: dict[str, Table]) -> None:
     group = group_of(tables["data_size"], target=0.85)
     assert set(group["forms"]) == {"constant", "power_law", "power_law_floor", "exponential", "sigmoid"}
@@ -155,10 +155,8 @@ def test_a_fit_is_the_same_twice(tables: dict[str, Table]) -> None:
 
 
 def test_one_bad_group_does_not_take_the_others_down(tables: dict[str, Table]) -> None:
-    fit = fit_table(
-        tables["compute"],
-        FitSpec(x="train_flops", hue="model.d_model", bootstrap=50, where={"training.steps": 100}),
-    )
+    few = {"x": "train_flops", "hue": "model.d_model", "where": {"training.steps": 100}}
+    fit = fit_table(tables["compute"], FitSpec(bootstrap=50, **few))
     assert [group["hue"] for group in fit["groups"]] == [16, 32, 64]
     assert all("too few" in group["error"] for group in fit["groups"])
 
@@ -199,29 +197,21 @@ def test_flat_data_choose_the_constant(tmp_path: Any) -> None:
 
 
 def test_too_many_parameters_are_said(tmp_path: Any) -> None:
-    points = [{"data.train_puzzles": n} for n in (30, 100, 300)]
-    group = group_of(
-        table_with(tmp_path, lambda c: 5 * (c.data.train_puzzles or 1) ** -0.7, points),
-        form="power_law_floor",
-    )
+    group = law_of(tmp_path, 30, 100, 300, form="power_law_floor")
     assert not group["forms"]["power_law_floor"]["enough_points"]
     assert "3 points cannot test a law with 2 parameters" in group["doubts"]
     assert "a power law with a floor was requested but needs 5 points" in group["why"]
 
 
 def test_a_form_with_more_parameters_than_points_gives_way(tmp_path: Any) -> None:
-    points = [{"data.train_puzzles": n} for n in (30, 300)]
-    group = group_of(
-        table_with(tmp_path, lambda c: 5 * (c.data.train_puzzles or 1) ** -0.7, points),
-        form="power_law_floor",
-    )
+    group = law_of(tmp_path, 30, 300, form="power_law_floor")
     assert group["chosen"] == "power_law"
     assert "a power law with a floor was requested but needs 5 points, there are 2" in group["why"]
     assert group["doubts"][0] == "2 points cannot test a law with 2 parameters"
 
 
 def test_one_seed_gives_a_law_without_interval(tmp_path: Any) -> None:
-    group = group_of(table_with(tmp_path, lambda c: 5 * (c.data.train_puzzles or 1) ** -0.7, seeds=1))
+    group = law_of(tmp_path, seeds=1)
     assert group["interval"] is None
     assert "intervals" not in group["forms"][group["chosen"]]
 
@@ -265,41 +255,32 @@ def test_round_numbers(value: float, rounded: float) -> None:
     assert round_number(value) == pytest.approx(rounded)
 
 
-def test_doubts_are_what_keeps_a_law_from_being_claimed() -> None:
-    def form(bounds: list[float], error: float, **more: Any) -> dict[str, Any]:
-        out = {"log_error": error, "observed": 0.1, "interval": [0.05, 0.2]}
-        values = {"parameters": {"A": 1.0, "a": 0.5}, "intervals": {"a": bounds}, "held_out": out}
-        return {
-            **values,
-            "enough_points": True,
-            "at_bound": False,
-            "bound_share": 0.0,
-            "failed_share": 0.0,
-            **more,
-        }
+OUT = {"log_error": 0.1, "observed": 0.1, "interval": [0.05, 0.2]}
+SOUND = {"parameters": {"A": 1.0, "a": 0.5}, "intervals": {"a": [0.4, 0.6]}, "held_out": OUT}
+SOUND |= {"enough_points": True, "at_bound": False, "bound_share": 0.0, "failed_share": 0.0}
 
+
+@pytest.mark.parametrize(
+    ("changes", "doubt"),
+    [
+        ({}, None),
+        ({"enough_points": False}, "6 points cannot test a law with 2 parameters"),
+        ({"at_bound": True}, "an exponent reaches the bound of the search"),
+        ({"bound_share": 0.1}, "an exponent reaches the bound of the search"),
+        ({"intervals": {"a": [-0.1, 0.6]}}, "the interval of an exponent includes 0"),
+        ({"intervals": None}, "one seed a point gives no interval"),
+        ({"held_out": OUT | {"log_error": 0.5}}, "a constant predicts the largest point better"),
+        ({"held_out": OUT | {"observed": 0.3}}, "it fails to predict the largest point"),
+    ],
+)
+def test_doubts_are_what_keeps_a_law_from_being_claimed(changes: dict[str, Any], doubt: str | None) -> None:
     flat = {"held_out": {"log_error": 0.3}}
-
-    def found(**changes: Any) -> list[str]:
-        law = {**form([0.4, 0.6], 0.1), **changes}
-        return doubts("power_law", {"power_law": law, "constant": flat}, 6)
-
-    assert found() == []
-    assert found(enough_points=False) == ["6 points cannot test a law with 2 parameters"]
-    assert found(at_bound=True) == ["an exponent reaches the bound of the search"]
-    assert found(bound_share=0.1) == ["an exponent reaches the bound of the search"]
-    assert found(intervals={"a": [-0.1, 0.6]}) == ["the interval of an exponent includes 0"]
-    assert found(intervals=None) == ["one seed a point gives no interval"]
-    worse = {"log_error": 0.5, "observed": 0.1, "interval": [0.05, 0.2]}
-    assert found(held_out=worse) == ["a constant predicts the largest point better"]
-    missed = {"log_error": 0.1, "observed": 0.3, "interval": [0.05, 0.2]}
-    assert found(held_out=missed) == ["it fails to predict the largest point"]
+    found = doubts("power_law", {"power_law": SOUND | changes, "constant": flat}, 6)
+    assert found == ([doubt] if doubt else [])
     assert doubts("constant", {"constant": flat}, 6) == []
 
 
 def test_a_law_predicts_its_held_out_point(tmp_path: Any) -> None:
-    points = [{"data.train_puzzles": n} for n in (30, 60, 125, 250, 500, 1000)]
-    table = table_with(tmp_path, lambda c: 5 * (c.data.train_puzzles or 1) ** -0.7, points)
-    form = group_of(table, form="power_law")["forms"]["power_law"]
+    form = law_of(tmp_path, 30, 60, 125, 250, 500, 1000, form="power_law")["forms"]["power_law"]
     low, high = form["held_out"]["interval"]
     assert low < form["held_out"]["observed"] < high

@@ -1,7 +1,5 @@
 """The notebooks run on a study's tables, and hold no outputs."""
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path

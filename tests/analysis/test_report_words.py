@@ -4,8 +4,6 @@ what the notebook shows.
 After a change that is meant: GOLDEN=write python -m pytest tests/analysis/test_report_words.py
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -3,8 +3,6 @@
 After a change that is meant: GOLDEN=write python -m pytest tests/analysis/test_sentences.py
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

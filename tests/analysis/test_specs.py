@@ -1,7 +1,5 @@
 """Specs: typed, hashable by their JSON, and light enough for the Snakefile."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic import ValidationError
 

@@ -1,7 +1,5 @@
 """Intervals, paired differences, frontiers, batch size; numbers in words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from trm.analysis import words
 from trm.analysis.stats import (
     Mean,
     detectable,
@@ -22,22 +21,6 @@ from trm.analysis.stats import (
     pooled_log_intervals,
     share,
     wilson,
-)
-from trm.analysis.words import (
-    changed,
-    compact,
-    count,
-    duration,
-    estimate,
-    interval,
-    listed,
-    measured,
-    memory,
-    number,
-    percent,
-    points,
-    setting_in_words,
-    value_name,
 )
 
 
@@ -51,13 +34,10 @@ def test_mean_is_students() -> None:
     assert mean([-1.0, 1.0, 0.1]).sign == 0
 
 
-def test_wilson_agrees_with_scipy() -> None:
-    for correct, total in ((0, 50), (37, 50), (50, 50)):
-        expected = stats.binomtest(correct, total).proportion_ci(method="wilson")
-        assert wilson(correct, total) == (
-            pytest.approx(expected.low, abs=1e-12),
-            pytest.approx(expected.high),
-        )
+@pytest.mark.parametrize("correct", [0, 37, 50])
+def test_wilson_agrees_with_scipy(correct: int) -> None:
+    expected = stats.binomtest(correct, 50).proportion_ci(method="wilson")
+    assert wilson(correct, 50) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_paired_differences_use_common_seeds_only() -> None:
@@ -88,56 +68,61 @@ def test_the_frontier_is_what_nothing_dominates(points: list[tuple[float, float]
         assert beaten != twin
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (number(0.01234), "0.0123"),
-        (number(1234.5), "1,234"),
-        (number(1.25e12), "1.25 × 10¹²"),
-        (number(9.999e6, 2), "10⁷"),
-        (number(-0.5), "−0.5"),
-        (number(0), "0"),
-        (number(float("nan")), "–"),
-        (percent(0.874), "87.4 %"),
-        (percent(0.874, (0.85, 0.9)), "87.4 % [85.0, 90.0]"),
-        (percent(0.0042, (0.001, 0.02)), "0.42 % [0.10, 2.00]"),
-        (percent(0.0), "0.0 %"),
-        (points(0.031, (-0.01, 0.052)), "+3.1 [−1.0, 5.2] points"),
-        (points(-0.0001), "0.0 points"),
-        (points(0.9, (0.8, 1.1)), "+90.0 [80.0, 100.0] points"),
-        (measured("wall_seconds", 12.345), "12 s"),
-        (changed("peak_memory_bytes", -(2.0**20)), "−1 MiB"),
-        (compact(1000), "1k"),
-        (compact(2.5e6), "2.5M"),
-        (compact(3e15), "3P"),
-        (interval((0.1, 0.25)), " [0.1, 0.25]"),
-        (interval(None), ""),
-        (estimate(-1.72, (-2.0, -1.53)), "−1.7 [−2.0, −1.5]"),
-        (estimate(82.4, (8.0, 1277.0)), "82 [8, 1,277]"),
-        (estimate(5.3e14, (1.3e11, 1.3e22)), "5.3 × 10¹⁴ [1.3 × 10¹¹, 1.3 × 10²²]"),
-        (percent(0.0, (0.0, 0.0)), "0.0 %"),
-        (setting_in_words("model.layers", 1), "1 layer"),
-        (setting_in_words("data.augmentations", 50), "51 versions of each puzzle"),
-        (setting_in_words("model.h_cycles", 2), "outer cycles T = 2"),
-        (setting_in_words("training.batch_size", 256), "batch size 256"),
-        (value_name("adam_atan2"), "Adam-atan2"),
-        (value_name(0.999), "0.999"),
-        (value_name(50), "50"),
-        (value_name(50, "data.augmentations"), "51"),  # versions of each puzzle: itself and its copies
-        (value_name(50, "data.train_puzzles"), "50"),
-        (value_name(True), "on"),
-        (value_name(None), "none"),
-        (duration(0.01), "36 s"),
-        (duration(0.5), "30 min"),
-        (duration(100), "4.2 d"),
-        (memory(2**20), "1 MiB"),
-        (count(1, "run"), "1 run"),
-        (count(2, "criterion", "criteria"), "2 criteria"),
-        (listed(["a", "b", "c"]), "a, b and c"),
-    ],
-)
-def test_numbers_in_words(text: str, expected: str) -> None:
-    assert text == expected
+NUMBERS = [
+    ("number", (0.01234,), "0.0123"),
+    ("number", (1234.5,), "1,234"),
+    ("number", (1.25e12,), "1.25 × 10¹²"),
+    ("number", (9.999e6, 2), "10⁷"),
+    ("number", (-0.5,), "−0.5"),
+    ("number", (0,), "0"),
+    ("number", (float("nan"),), "–"),
+    ("percent", (0.874,), "87.4 %"),
+    ("percent", (0.874, (0.85, 0.9)), "87.4 % [85.0, 90.0]"),
+    ("percent", (0.0042, (0.001, 0.02)), "0.42 % [0.10, 2.00]"),
+    ("percent", (0.0, (0.0, 0.0)), "0.0 %"),
+    ("points", (0.031, (-0.01, 0.052)), "+3.1 [−1.0, 5.2] points"),
+    ("points", (-0.0001,), "0.0 points"),
+    ("points", (0.9, (0.8, 1.1)), "+90.0 [80.0, 100.0] points"),
+    ("measured", ("wall_seconds", 12.345), "12 s"),
+    ("changed", ("peak_memory_bytes", -(2.0**20)), "−1 MiB"),
+    ("compact", (1000,), "1k"),
+    ("compact", (2.5e6,), "2.5M"),
+    ("compact", (3e15,), "3P"),
+    ("compact", (0.99999e12,), "1T"),  # the prefix changes where three digits do
+    ("compact", (999.0e9,), "999G"),
+    ("interval", ((0.1, 0.25),), " [0.1, 0.25]"),
+    ("interval", (None,), ""),
+    ("estimate", (-1.72, (-2.0, -1.53)), "−1.7 [−2.0, −1.5]"),
+    ("estimate", (82.4, (8.0, 1277.0)), "82 [8, 1,277]"),
+    ("estimate", (5.3e14, (1.3e11, 1.3e22)), "5.3 × 10¹⁴ [1.3 × 10¹¹, 1.3 × 10²²]"),
+    ("setting_in_words", ("model.layers", 1), "1 layer"),
+    ("setting_in_words", ("data.augmentations", 50), "51 versions of each puzzle"),
+    ("setting_in_words", ("model.h_cycles", 2), "outer cycles T = 2"),
+    ("setting_in_words", ("training.batch_size", 256), "batch size 256"),
+    ("value_name", ("adam_atan2",), "Adam-atan2"),
+    ("value_name", (0.999,), "0.999"),
+    ("value_name", (50, "data.augmentations"), "51"),  # versions of each puzzle: itself and its copies
+    ("value_name", (50, "data.train_puzzles"), "50"),
+    ("value_name", (True,), "on"),
+    ("value_name", (None,), "none"),
+    ("duration", (0.01,), "36 s"),
+    ("duration", (0.5,), "30 min"),
+    ("duration", (100,), "4.2 d"),
+    ("memory", (2**20,), "1 MiB"),
+    ("count", (1, "run"), "1 run"),
+    ("count", (2, "criterion", "criteria"), "2 criteria"),
+    ("listed", (["a", "b", "c"],), "a, b and c"),
+    ("point_name", ("h_cycles=1, l_cycles=2",), "T=1, n=2"),
+    ("point_name", ("fixed, FLOPs of (1,1) to (2,2)",), "fixed, FLOPs of (1,1) to (2,2)"),
+    ("signed", (-0.5,), "−0.5"),
+    ("signed", (0.0,), "0"),
+    ("signed", (2.0,), "+2"),
+]
+
+
+@pytest.mark.parametrize(("function", "values", "expected"), NUMBERS)
+def test_numbers_in_words(function: str, values: tuple, expected: str) -> None:
+    assert getattr(words, function)(*values) == expected
 
 
 def test_the_interval_of_an_error_ends_at_all_puzzles():

@@ -1,7 +1,5 @@
 """`ablation`: claims follow from Holm-corrected tests of paired differences."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """`agreement`: equal computations agree at the start."""
 
-from __future__ import annotations
-
 from tests.analysis.conftest import Drawn
 from trm.analysis.kinds.agreement import Agreement, agreement_sentence
 

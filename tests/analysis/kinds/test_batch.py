@@ -1,7 +1,5 @@
 """`batch`: the critical batch."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

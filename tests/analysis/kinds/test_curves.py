@@ -1,7 +1,5 @@
 """`curves`: ends of training, the gap to unseen puzzles."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.analysis.conftest import Drawn

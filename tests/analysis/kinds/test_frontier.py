@@ -1,7 +1,5 @@
 """`frontier`: what compute buys."""
 
-from __future__ import annotations
-
 from tests.analysis.conftest import Drawn
 
 

@@ -1,7 +1,5 @@
 """`halting`: mean steps."""
 
-from __future__ import annotations
-
 import json
 
 from tests.analysis.conftest import Drawn, figure

@@ -1,7 +1,5 @@
 """`heatmap`: the best cell within its spread, a scale that does not exaggerate, the optimum."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,36 +11,29 @@ from trm.analysis.kinds.heatmap import best_of, scale_of
 
 def cells(best: float, noise: float) -> pd.DataFrame:
     rng = np.random.default_rng(0)
-
+    columns = ["model.h_cycles", "model.l_cycles", "seed", "exact_accuracy"]
     rows = [
-        {
-            "model.h_cycles": t,
-            "model.l_cycles": n,
-            "seed": seed,
-            "exact_accuracy": (best if t == n == 2 else 0.5) + noise * rng.normal(),
-        }
+        (t, n, seed, (best if t == n == 2 else 0.5) + noise * rng.normal())
         for t in (1, 2)
         for n in (1, 2)
         for seed in range(5)
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=columns)
 
 
 def test_the_best_cell_is_not_called_best_within_the_spread() -> None:
     spec = figure(kind="heatmap", x="model.l_cycles", y="model.h_cycles")
     near, clear = (best_of(cells(best, noise), spec) for best, noise in ((0.51, 0.1), (0.9, 0.001)))
     assert {claim.verdict for claim in near} == {"open"}
-    assert sentences(clear).startswith(
-        "Exact accuracy with the best pair, inner cycles n = 2 and outer cycles T = 2, is 90"
-    )
+    best = "Exact accuracy with the best pair, inner cycles n = 2 and outer cycles T = 2, is 90"
+    assert sentences(clear).startswith(best)
     assert "it is lower with" in sentences(clear)
 
 
 def test_each_optimiser_is_judged_at_its_best_rate() -> None:
     """A rate at which nothing is learnt is no finding about the optimiser."""
-    found = cells(0.9, 0.001).rename(
-        columns={"model.h_cycles": "training.lr", "model.l_cycles": "model.layers"}
-    )
+    axes = {"model.h_cycles": "training.lr", "model.l_cycles": "model.layers"}
+    found = cells(0.9, 0.001).rename(columns=axes)
     claims = best_of(found, figure(kind="heatmap", x="training.lr", y="model.layers"))
     assert [claim.verdict for claim in claims] == ["lower"]  # of 3 other cells one is the best of its layers
     assert claims[0].subject.endswith("and 1 layer")

@@ -1,7 +1,5 @@
 """`restarts`: what half of the attempts predict of all of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

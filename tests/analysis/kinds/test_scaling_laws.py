@@ -1,7 +1,5 @@
 """`scaling_laws`: panels of several experiments."""
 
-from __future__ import annotations
-
 from tests.analysis.conftest import Drawn, figure, inputs
 from trm.analysis.drawing import styled
 from trm.analysis.kinds import draw

@@ -1,7 +1,5 @@
 """`steps`: puzzles solved step by step."""
 
-from __future__ import annotations
-
 from tests.analysis.conftest import Drawn
 from trm.analysis.kinds.steps import pick, steps_sentence
 from trm.analysis.traces import wrong

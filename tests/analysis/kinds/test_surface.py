@@ -1,7 +1,5 @@
 """`surface`: laws of two variables."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

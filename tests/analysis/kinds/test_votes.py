@@ -14,14 +14,14 @@ from trm.errors import UserError
 TASKS = ("recolour-5", "flip-6", "transpose-7", "fill-8", "move-9")
 
 
-def voted(table: Table, solved: dict[str, tuple[float, ...]]) -> Table:
+def voted(table: Table, solved: dict[str, tuple[float, ...]], tasks: list | None = None) -> Table:
     """The table as though its runs were of ARC; solved: way -> 1 or 0 for each task."""
     rows = table.rows[table.rows["primary"]].assign(puzzles=5)
     parts = [
         rows.assign(policy=way, exact_accuracy=sum(values) / 5, restarts=1 if way == "fixed" else 8)
         for way, values in solved.items()
     ]
-    each = [
+    each = tasks or [
         {"task": name, "inputs": 1} | {way: solved[way][i] for way in ("vote_first", "vote")}
         for i, name in enumerate(TASKS)
     ]
@@ -29,42 +29,37 @@ def voted(table: Table, solved: dict[str, tuple[float, ...]]) -> Table:
     return replace(table, rows=pd.concat(parts, ignore_index=True), info=info)
 
 
+def drawing_of(*given):
+    with styled():
+        return draw(figure(kind="votes"), [voted(*given)], [])
+
+
 def test_the_figure_says_which_tasks_two_attempts_solve(tables):
     solved = {"fixed": (1, 0, 0, 0, 0), "vote_first": (1, 1, 0, 0, 0), "vote": (1, 1, 1, 1, 0)}
-    with styled():
-        drawing = draw(figure(kind="votes"), [voted(tables["mixer"], solved)], [])
+    drawing = drawing_of(tables["mixer"], solved)
     shown = {claim.subject: round(claim.value, 6) for claim in drawing.claims}
     assert shown == {"no vote: the task as it is": 0.2, "vote, one attempt": 0.4, "vote, two attempts": 0.8}
-    assert (
-        "Every seed solves recolour-5, flip-6, transpose-7 and fill-8. No seed solves move-9."
-        in drawing.sentence
-    )
+    sentence = "Every seed solves recolour-5, flip-6, transpose-7 and fill-8. No seed solves move-9."
+    assert sentence in drawing.sentence
     assert "answered in 8 versions" in drawing.caption
     flipped = {**solved, "vote": (0, 1, 1, 1, 1)}
-    with styled():
-        other = draw(figure(kind="votes"), [voted(tables["mixer"], flipped)], [])
-    assert "No seed solves recolour-5" in other.sentence
+    assert "No seed solves recolour-5" in drawing_of(tables["mixer"], flipped).sentence
+
+
+FEW = {"fixed": (0,) * 5, "vote_first": (0,) * 5, "vote": (1, 0, 0, 0, 0)}
 
 
 def test_many_tasks_are_not_drawn_one_by_one(tables):
-    solved = {"fixed": (0,) * 5, "vote_first": (0,) * 5, "vote": (1, 0, 0, 0, 0)}
-    table = voted(tables["mixer"], solved)
     many = [{"task": str(i), "inputs": 1, "vote_first": 0.0, "vote": 1.0} for i in range(400)]
-    table.info["tasks"] = dict.fromkeys(table.info["tasks"], many)
-    with styled():
-        drawing = draw(figure(kind="votes"), [table], [])
+    drawing = drawing_of(tables["mixer"], FEW, many)
     assert len(drawing.canvas.axes) == 1
     assert "Every seed" not in drawing.sentence
 
 
 def test_many_tasks_of_families_are_drawn_by_family(tables):
-    solved = {"fixed": (0,) * 5, "vote_first": (0,) * 5, "vote": (1, 1, 0, 0, 0)}
-    table = voted(tables["mixer"], solved)
-    many = [{"task": f"{('fill', 'mirror')[i % 2]}-{i}", "inputs": 1} for i in range(40)]
-    many = [task | {"vote_first": 0.0, "vote": float(i % 4 < 2 or i % 2)} for i, task in enumerate(many)]
-    table.info["tasks"] = dict.fromkeys(table.info["tasks"], many)
-    with styled():
-        drawing = draw(figure(kind="votes"), [table], [])
+    many = [{"task": f"{('fill', 'mirror')[i % 2]}-{i}", "inputs": 1, "vote_first": 0.0} for i in range(40)]
+    many = [task | {"vote": float(i % 4 < 2 or i % 2)} for i, task in enumerate(many)]
+    drawing = drawing_of(tables["mixer"], FEW, many)
     assert len(drawing.canvas.axes) == 2
     assert "By family: fill 50.0 %, mirror 100.0 %." in drawing.sentence
     assert "share of tasks solved" in drawing.caption
