@@ -1,8 +1,5 @@
 """A headless Chromium that tests drive by its DevTools protocol, over a pipe: no port, no further package."""
 
-from __future__ import annotations
-
-import base64
 import itertools
 import json
 import os
@@ -14,15 +11,10 @@ from typing import Any
 PATH = next(
     (path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if path), None
 )
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
+FLAGS += ("--disable-component-update", "--disable-sync", "--no-first-run")
+KEYS = {"Tab": 9, "Enter": 13, "Backspace": 8, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39}
+"""Codes of the keys that are no characters."""
 
 
 class Browser:
@@ -91,13 +83,8 @@ class Browser:
 
     def open(self, page: Path, width: int = 1000, dark: bool = False) -> None:
         """Load a file at a width in CSS pixels."""
-        self(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=900,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self("Emulation.setEmulatedMedia", features=[scheme])
         self("Page.navigate", url=page.as_uri())
@@ -121,20 +108,9 @@ class Browser:
         """Press keys by name; characters are their own names."""
         for name in names:
             text = {"text": name} if len(name) == 1 else {"text": "\r"} if name == "Enter" else {}
-            code = {
-                "Tab": 9,
-                "Enter": 13,
-                "Backspace": 8,
-                "ArrowLeft": 37,
-                "ArrowUp": 38,
-                "ArrowRight": 39,
-            }.get(name)
-            self("Input.dispatchKeyEvent", type="keyDown", key=name, windowsVirtualKeyCode=code or 0, **text)
-            self("Input.dispatchKeyEvent", type="keyUp", key=name, windowsVirtualKeyCode=code or 0)
-
-    def picture(self, file: Path) -> None:
-        """Write the whole page as PNG."""
-        file.write_bytes(base64.b64decode(self("Page.captureScreenshot", captureBeyondViewport=True)["data"]))
+            code = KEYS.get(name, 0)
+            self("Input.dispatchKeyEvent", type="keyDown", key=name, windowsVirtualKeyCode=code, **text)
+            self("Input.dispatchKeyEvent", type="keyUp", key=name, windowsVirtualKeyCode=code)
 
     def close(self) -> None:
         """End the browser."""

@@ -7,8 +7,6 @@ One run takes the whole pod, the others one host each. When the whole-pod run ha
 the plugin re-creates it and the run resumes. Then the results are compared with those of profiles/local.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

@@ -5,16 +5,15 @@ import io
 import json
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.shell import ROOT, python, run
+from tests.training.conftest import MODEL, TRAINING
 from trm import __version__
 from trm.cli import COMMANDS, main
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -37,42 +36,39 @@ def test_every_command_explains_itself(command, capsys):
     assert len(capsys.readouterr().out) > 200
 
 
-def test_an_unknown_command_names_the_nearest(capsys):
-    assert main(["trian"]) == 2
-    assert "did you mean 'train'?" in capsys.readouterr().err
-
-
-def test_bad_input_is_one_sentence_and_exit_code_2(capsys):
-    assert main(["study", "show", "data_sise"]) == 2
-    assert capsys.readouterr().err == (
-        "trm study: config/experiments.yaml has no experiment 'data_sise'; did you mean 'data_size'?\n"
-    )
-    assert main(["plan", "--set", "training.stepz=3"]) == 2
-    assert "did you mean 'training.steps'?" in capsys.readouterr().err
-    assert main(["plan", "--study", "nowhere.yaml"]) == 2
-    assert "nowhere.yaml: No such file" in capsys.readouterr().err
-    assert main(["plan", "--jobs", "0"]) == 2
-    assert capsys.readouterr().err == "trm plan: --jobs 0: at least one job runs at once\n"
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("trian", "did you mean 'train'?"),
+        ("study show data_sise",
+         "trm study: config/experiments.yaml has no experiment 'data_sise'; did you mean 'data_size'?\n"),
+        ("plan --set training.stepz=3", "did you mean 'training.steps'?"),
+        ("plan --study nowhere.yaml", "nowhere.yaml: No such file"),
+        ("plan --jobs 0", "trm plan: --jobs 0: at least one job runs at once\n"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_exit_code_2(words, said, capsys):
+    assert main(words.split()) == 2
+    error = capsys.readouterr().err
+    assert error == said if said.endswith("\n") else said in error
 
 
 MAZES = {"task": "maze", "source": "generate", "maze_size": 8, "min_path": 14, "augmentations": 1}
 MAZES |= {"train_puzzles": 10, "validation_puzzles": 0, "test_puzzles": 4}
-TINY = {"d_model": 16, "heads": 2, "h_cycles": 1, "l_cycles": 1, "halt_max_steps": 2, "puzzle_tokens": 1}
 
 
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory) -> Path:
     """A run on mazes with its pool and data set, and files and folders that are none of these."""
     root = tmp_path_factory.mktemp("wrong")
-    training = {"batch_size": 4, "steps": 1, "warmup_steps": 0, "precision": "float32"}
-    config = json.dumps({"model": TINY, "data": MAZES, "training": training})
-    pool, folder = str(root / "pool"), str(root / "set")
+    training = TRAINING | {"batch_size": 4, "steps": 1}
+    config = json.dumps({"model": MODEL, "data": MAZES, "training": training})
     for words in (
-        ["data", "source", "--out", pool],
-        ["data", "build", "--source", pool, "--out", folder],
-        ["train", "--dataset", folder, "--out", str(root / "run"), "--checkpoints", str(root / "c")],
+        f"data source --out {root}/pool",
+        f"data build --source {root}/pool --out {root}/set",
+        f"train --dataset {root}/set --out {root}/run --checkpoints {root}/c",
     ):
-        assert main([*words, "--config", config]) == 0
+        assert main([*words.split(), "--config", config]) == 0
     (root / "run.json").write_text(config)
     (root / "nothing-in-it").mkdir()
     (root / "text").write_text("hello\nworld\n")
@@ -134,7 +130,7 @@ def test_what_a_command_cannot_use_is_one_sentence(line, wrong, tmp_path, monkey
     """Every command with the wrong kind of run, folder and file."""
     monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
     places = {"RUN": wrong / "run", "SET": wrong / "set", "POOL": wrong / "pool"}
-    fixed = {"RUN": places["RUN"], "RUN.json": wrong / "run.json", "SET": places["SET"], "C": tmp_path / "c"}
+    fixed = {"RUN": places["RUN"], "SET": places["SET"], "RUN.json": wrong / "run.json", "C": tmp_path / "c"}
     fixed |= {
         "O": tmp_path / "o",
         "O.pdf": tmp_path / "o.pdf",
@@ -177,23 +173,23 @@ def test_the_version_is_said(capsys):
 
 
 def test_study_list_and_show(capsys):
-    laptop = ["--study", "config/laptop.yaml"]
-    assert main(["study", "list", *laptop]) == 0
-    listed = capsys.readouterr().out
-    assert "data_size: 7 points, 21 runs" in listed
-    assert main(["study", "show", "isoflop", *laptop]) == 0
-    shown = capsys.readouterr().out
-    grid, figures = re.findall(r"^(?:points|figures): (config/\w+\.yaml:\d+)", shown, re.MULTILINE)
-    for place, path, key in (
-        (grid, "config/laptop.yaml", "grid"),
-        (figures, "config/experiments.yaml", "figures"),
-    ):
+    def shown(*words):
+        assert main(["study", *words, "--study", "config/laptop.yaml"]) == 0
+        return capsys.readouterr().out
+
+    assert "data_size: 7 points, 21 runs" in shown("list")
+    places = re.findall(
+        r"^(?:points|figures): (config/\w+\.yaml:\d+)", shown("show", "isoflop"), re.MULTILINE
+    )
+    wanted = (("config/laptop.yaml", "grid"), ("config/experiments.yaml", "figures"))
+    for place, (path, key) in zip(places, wanted, strict=True):
         file, _, line = place.partition(":")
         assert (file, Path(file).read_text().splitlines()[int(line) - 1]) == (path, f"    {key}:")
-    assert main(["study", "show", "data_size", *laptop]) == 0
-    shown = capsys.readouterr().out
-    assert "train_puzzles=46" in shown
-    assert "evaluation-" in shown
+    for words in ("train_puzzles=46", "evaluation-"):
+        assert words in shown("show", "data_size")
+    plain, changed = shown("show", "baseline"), shown("show", "baseline", "--set", "training.steps=1000")
+    assert plain != changed  # what is set is part of the identity
+    assert "steps: 1000" in changed
 
 
 def test_plan_totals_budget_and_json(capsys):
@@ -208,15 +204,6 @@ def test_plan_totals_budget_and_json(capsys):
     assert "parameters" in capsys.readouterr().out
 
 
-def test_overrides_are_part_of_the_identity(capsys):
-    main(["study", "show", "baseline", "--study", "config/laptop.yaml"])
-    plain = capsys.readouterr().out
-    main(["study", "show", "baseline", "--study", "config/laptop.yaml", "--set", "training.steps=1000"])
-    changed = capsys.readouterr().out
-    assert plain != changed
-    assert "steps: 1000" in changed
-
-
 def test_documentation_matches_the_schema():
     assert main(["study", "schema", "--check"]) == 0
 
@@ -229,10 +216,7 @@ def test_the_snakefile_side_imports_neither_torch_nor_numpy():
         "Estimates(p).of(next(iter(p.runs)));"
         "sys.exit(sorted({'torch', 'numpy', 'pandas', 'numba'} & set(sys.modules)) or 0)"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
+    python("-c", code, cwd=ROOT, check=True)
 
 
 def test_a_package_of_the_pipeline_that_is_missing_is_said(monkeypatch, capsys):
@@ -253,10 +237,10 @@ def test_a_package_of_the_pipeline_that_is_missing_is_said(monkeypatch, capsys):
     ],
 )
 def test_what_a_machine_lacks_is_one_sentence(error, sentence, monkeypatch, capsys):
-    def run(args):
+    def fail(args):
         raise error
 
-    monkeypatch.setattr("trm.cli.solve.run", run)
+    monkeypatch.setattr("trm.cli.solve.run", fail)
     assert main(["solve", "." * 81]) == 2
     said = capsys.readouterr().err
     assert said.startswith(sentence)
@@ -265,21 +249,15 @@ def test_what_a_machine_lacks_is_one_sentence(error, sentence, monkeypatch, caps
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk of Linux")
 def test_an_output_that_cannot_be_written_is_one_sentence():
-    with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "trm", "study", "list"]
-        result = subprocess.run(
-            command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert (result.returncode, result.stderr) == (
-        2,
-        "trm study: the disk is full: free space and start again\n",
-    )
+    result = run("sh", "-c", f"{sys.executable} -m trm study list >/dev/full", cwd=ROOT)
+    sentence = "trm study: the disk is full: free space and start again\n"
+    assert (result.returncode, result.stderr) == (2, sentence)
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has no limit of the address space")
 def test_a_library_that_does_not_fit_in_memory_is_said():
-    command = f"ulimit -v 300000; exec {shlex.quote(sys.executable)} -m trm solve {'.' * 81}"
-    result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    limited = 'ulimit -v 300000; exec "$@"'
+    result = run("bash", "-c", limited, "bash", sys.executable, "-m", "trm", "solve", "." * 81, cwd=ROOT)
     assert result.returncode == 2, result.stderr
     (line,) = result.stderr.splitlines()
     assert (

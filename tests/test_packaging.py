@@ -4,7 +4,6 @@ import os
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -12,22 +11,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.shell import ROOT, python, run
 from trm import __version__
 
-ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.mark.full
 def test_the_documentation_builds_without_a_warning(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = ("-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path)
+    python(*words, cwd=ROOT, env={"NO_MKDOCS_2_WARNING": "1"}, check=True)
     assert (tmp_path / "cloud" / "index.html").is_file()
     assert "def from_pretrained" in re.sub("<[^>]+>", "", (tmp_path / "models" / "index.html").read_text())
     assert "function trmEngine" in (tmp_path / "play" / "index.html").read_text()
@@ -45,22 +38,19 @@ def test_pip_install_gives_a_working_command(tmp_path):
         shutil.copy2(ROOT / name, copy)
     empty.mkdir()
     path = f"{lib / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PYTHONPATH": str(lib), "PATH": path}
 
-    def run(*words, folder=empty):
-        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    def installed(*words, folder=empty):
+        done = python(*words, cwd=folder, env={"PYTHONPATH": str(lib), "PATH": path}, check=True)
         return done.stdout + done.stderr
 
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(lib), str(copy))
-    run(*pip, folder=tmp_path)
-    trm = (sys.executable, str(lib / "bin" / "trm"))
-    assert "Solved" in run(*trm, "solve", ".4..1.32........4....6..2..4.......3", "--threads", "1")
-    assert "cd own" in run(*trm, "study", "init", "own")
-    assert "puzzles: 4 points, 12 runs" in run(*trm, "study", "list", folder=empty / "own")
+    installed("-m", "pip", "install", "--quiet", "--no-deps", "--target", lib, copy, folder=tmp_path)
+    trm = lib / "bin" / "trm"
+    assert "Solved" in installed(trm, "solve", ".4..1.32........4....6..2..4.......3", "--threads", "1")
+    assert "cd own" in installed(trm, "study", "init", "own")
+    assert "puzzles: 4 points, 12 runs" in installed(trm, "study", "list", folder=empty / "own")
     assert not list(empty.glob("own/**/__pycache__"))
-    dry = run(sys.executable, "-m", "snakemake", "--profile", "profiles/local", "-n", folder=empty / "own")
-    assert "train" in dry
+    dry = ("-m", "snakemake", "--profile", "profiles/local", "-n")
+    assert "train" in installed(*dry, folder=empty / "own")
 
 
 def test_versions_agree():
@@ -95,19 +85,16 @@ def test_github_files_are_yaml_and_run_targets_that_exist(path):
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
 def test_another_build_of_torch_goes_into_the_environment_that_is_there(tmp_path):
     """And XLA=0 makes no second environment."""
-    for name in ("requirements.lock", "torch.txt"):
-        (tmp_path / "envs/cpu").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "envs/cpu" / name).touch()
-    (tmp_path / ".venv").mkdir()
-    (tmp_path / ".venv/.ready").touch()
+    for name in ("envs/cpu/requirements.lock", "envs/cpu/torch.txt", ".venv/.ready"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
 
     def planned(*words: str) -> str:
-        command = ["make", "-n", "-f", ROOT / "Makefile", "envs", "XLA=0", *words]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout
+        # not as a part of a make that runs the tests
+        own = ("env", "-u", "MAKEFLAGS", "-u", "MAKELEVEL", "-u", "MFLAGS", "-u", "MAKEOVERRIDES")
+        return run(
+            *own, "make", "-n", "-f", ROOT / "Makefile", "envs", "XLA=0", *words, cwd=tmp_path, check=True
+        ).stdout
 
     assert "Nothing to be done" in planned()
     assert "--torch-backend=cu126 --reinstall-package torch" in planned("CUDA=cu126")

@@ -1,7 +1,5 @@
 """libtpu's metrics service, played on loopback with real protocol buffers and as strict as its definition."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,19 +14,13 @@ MESSAGES = {  # of tpu_metric_service.proto: name -> (field, number, type, messa
     "AttrValue": [("string_attr", 1, STRING, "", True), ("int_attr", 3, INT64, "", True)],
     "Attribute": [("key", 1, STRING, "", False), ("value", 2, MESSAGE, "AttrValue", False)],
     "Timestamp": [("seconds", 1, INT64, "", False)],
-    "Metric": [
-        ("attribute", 1, MESSAGE, "Attribute", False),
-        ("timestamp", 2, MESSAGE, "Timestamp", False),
-        ("gauge", 3, MESSAGE, "Gauge", True),
-    ],
-    "TPUMetric": [
-        ("name", 1, STRING, "", False),
-        ("description", 2, STRING, "", False),
-        ("metrics", 3, MESSAGE, "Metric", False),
-    ],
+    "Metric": [("attribute", 1, MESSAGE, "Attribute", False), ("timestamp", 2, MESSAGE, "Timestamp", False),
+               ("gauge", 3, MESSAGE, "Gauge", True)],
+    "TPUMetric": [("name", 1, STRING, "", False), ("description", 2, STRING, "", False),
+                  ("metrics", 3, MESSAGE, "Metric", False)],
     "MetricRequest": [("metric_name", 1, STRING, "", False), ("skip_node_aggregation", 2, BOOL, "", False)],
     "MetricResponse": [("metric", 1, MESSAGE, "TPUMetric", False)],
-}
+}  # fmt: skip
 
 
 def messages() -> dict[str, type]:

@@ -1,7 +1,5 @@
 """One supervision step of a tiny network, forward and backward, for every way of computing it."""
 
-from __future__ import annotations
-
 import torch
 
 from trm.model.parameters import Layout, architecture, initial_weights

@@ -16,7 +16,7 @@ HAS_XLA = importlib.util.find_spec("torch_xla") is not None
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def machine(tmp_path, monkeypatch) -> Path:
     """A machine without accelerators: /dev and the PCI bus are empty folders."""
     for name, folder in (("DEVICES", "dev"), ("PCI", "pci")):
         (tmp_path / folder).mkdir()
@@ -39,21 +39,20 @@ def add(machine: Path, *files: str, pci: tuple[str, str] | None = None) -> None:
         (place / "device").write_text(pci[1] + "\n")
 
 
-def test_chips_of_a_v4_host(machine: Path):
+def test_chips_of_a_v4_host(machine):
     add(machine, "accel0", "accel1", "accel2", "accel3")
     assert len(chips.tpu_files()) == 4
     assert chips.tpu_wanted()
 
 
-def test_chips_behind_vfio(machine: Path):
+def test_chips_behind_vfio(machine):
     add(machine, "vfio/0", "vfio/1", "vfio/vfio", pci=(chips.GOOGLE, "0x0063"))
     assert [Path(file).name for file in chips.tpu_files()] == ["0", "1"]
 
 
-def test_other_accelerators_are_no_chips(machine: Path):
-    add(
-        machine, "accel/accel0", "vfio/0", "vfio/vfio", pci=("0x8086", "0x7d1d")
-    )  # an Intel NPU, a passed-through card
+def test_other_accelerators_are_no_chips(machine):
+    """An Intel NPU, a passed-through card."""
+    add(machine, "accel/accel0", "vfio/0", "vfio/vfio", pci=("0x8086", "0x7d1d"))
     assert chips.tpu_files() == []
     assert open_backend().name in ("cpu", "cuda")
 
@@ -61,9 +60,7 @@ def test_other_accelerators_are_no_chips(machine: Path):
 @pytest.mark.parametrize(
     ("chosen", "files", "wanted"), [("CPU", ["accel0"], False), ("TPU", [], True), ("", ["accel0"], True)]
 )
-def test_pjrt_device_decides_where_it_is_set(
-    machine: Path, monkeypatch: pytest.MonkeyPatch, chosen: str, files: list[str], wanted: bool
-):
+def test_pjrt_device_decides_where_it_is_set(machine, monkeypatch, chosen, files, wanted):
     add(machine, *files)
     monkeypatch.setenv("PJRT_DEVICE", chosen)
     assert chips.tpu_wanted() is wanted
@@ -71,7 +68,7 @@ def test_pjrt_device_decides_where_it_is_set(
 
 @pytest.mark.skipif(HAS_XLA, reason="torch_xla is installed here: it would look for the chips")
 @pytest.mark.parametrize("planned", [False, True])
-def test_auto_never_falls_back_to_the_cpu(machine: Path, monkeypatch: pytest.MonkeyPatch, planned: bool):
+def test_auto_never_falls_back_to_the_cpu(machine, monkeypatch, planned):
     if planned:
         monkeypatch.setenv("TRM_BACKEND", "xla")  # what the tpu profile says outright
     else:
@@ -81,19 +78,19 @@ def test_auto_never_falls_back_to_the_cpu(machine: Path, monkeypatch: pytest.Mon
     assert open_backend("cpu").name == "cpu"
 
 
-def test_a_job_planned_for_chips_refuses_the_host(machine: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_planned_for_chips_refuses_the_host(machine, monkeypatch):
     monkeypatch.setenv(chips.CHIPS_VARIABLE, "4")
     with pytest.raises(UserError, match="planned for 4 TPU chips, but would run on the host's CPU"):
         open_backend("xla")
 
 
-def test_the_variable_of_the_profile_is_checked(machine: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_variable_of_the_profile_is_checked(machine, monkeypatch):
     monkeypatch.setenv("TRM_BACKEND", "tpu")
     with pytest.raises(UserError, match="TRM_BACKEND tpu: choose one of auto, cpu, cuda, xla"):
         open_backend()
 
 
-def test_planned_chips(monkeypatch: pytest.MonkeyPatch):
+def test_planned_chips(monkeypatch):
     monkeypatch.delenv(chips.CHIPS_VARIABLE, raising=False)
     assert chips.planned_chips(8) is None
     monkeypatch.setenv(chips.CHIPS_VARIABLE, "4")
@@ -121,7 +118,7 @@ def test_chips_are_recognised_as_torch_xla_does():
         ("local", " TRM_BACKEND=cpu;"),
     ],
 )
-def test_a_profile_tells_every_job_its_device(profile: str, said: str):
+def test_a_profile_tells_every_job_its_device(profile, said):
     config = yaml.safe_load((Path(__file__).parents[2] / f"profiles/{profile}/workflow.yaml").read_text())
     assert said in shell_prefix(split(config)[0])
     assert "TRM_BACKEND" not in shell_prefix(Settings())

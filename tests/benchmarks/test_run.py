@@ -76,12 +76,6 @@ def test_a_failure_is_counted(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "bench.json").exists()
 
 
-def test_unknown_name(capsys):
-    with pytest.raises(SystemExit):
-        run.main(["speed"])
-    assert "speed" in capsys.readouterr().err
-
-
 def test_one_table_of_all_ratios(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "OUT", tmp_path)
     monkeypatch.setattr(run, "run", lambda name, quick: [FASTER, SLOWER] if name == "step" else [])

@@ -1,7 +1,5 @@
 """What set-up measures is what the plan reads."""
 
-from pathlib import Path
-
 import pytest
 
 from trm.backends.cpu import speed as kept
@@ -16,7 +14,7 @@ def test_a_measurement_trains_at_least_one_step(mixer):
     assert found.seconds > 0
 
 
-def test_a_measurement_is_read_back_on_its_machine_only(tmp_path: Path, monkeypatch):
+def test_a_measurement_is_read_back_on_its_machine_only(tmp_path, monkeypatch):
     monkeypatch.setattr(kept, "folders", lambda: [tmp_path / "absent", tmp_path])
     assert kept.read() == []
     speeds = [kept.Speed("mlp", 8, 1e10, 0.5), kept.Speed("attention", 32, 2e9, 0.5)]

@@ -1,7 +1,5 @@
 """Small real pools and data sets, built once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

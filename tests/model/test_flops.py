@@ -10,7 +10,7 @@ from trm.study.flops import (
     step_flops,
     train_flops,
 )
-from trm.study.schema import CurriculumStage, ModelConfig, TrainingConfig
+from trm.study.schema import ModelConfig, TrainingConfig
 from trm.study.stages import recursion_stages
 
 MLP = ModelConfig()
@@ -54,17 +54,18 @@ def test_learned_positions_are_counted():
     assert shapes["position.weight"] == (97, 512)
 
 
+def curriculum(steps, *stages):
+    """Training with stages (until, T, n)."""
+    keys = ("until", "h_cycles", "l_cycles")
+    return TrainingConfig(steps=steps, curriculum=[dict(zip(keys, stage)) for stage in stages])
+
+
 def test_a_curriculum_is_stages_of_whole_steps():
-    stages = (
-        CurriculumStage(until=0.25, h_cycles=1, l_cycles=2),
-        CurriculumStage(until=0.5, h_cycles=2, l_cycles=2),
-    )
-    training = TrainingConfig(steps=10, curriculum=stages)
+    training = curriculum(10, (0.25, 1, 2), (0.5, 2, 2))
     assert recursion_stages(MLP, training) == [(3, 1, 2), (5, 2, 2), (10, 3, 6)]
     expected = sum(steps * step_flops(MLP, 81, 11, T, n) for steps, T, n in ((3, 1, 2), (2, 2, 2), (5, 3, 6)))
     assert train_flops(MLP, training, 81, 11) == pytest.approx(768 * expected)
 
 
 def test_a_stage_to_the_end_leaves_nothing_for_the_model():
-    training = TrainingConfig(steps=7, curriculum=(CurriculumStage(until=1.0, h_cycles=1, l_cycles=1),))
-    assert recursion_stages(MLP, training) == [(7, 1, 1)]
+    assert recursion_stages(MLP, curriculum(7, (1.0, 1, 1))) == [(7, 1, 1)]

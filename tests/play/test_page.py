@@ -58,18 +58,19 @@ def test_the_examples_have_one_solution():
 
 
 def test_models_that_cannot_run_in_a_page_are_refused_in_one_sentence(tmp_path, capsys):
+    def refused(words):
+        assert main(["play", "--models", str(tmp_path), "--out", str(tmp_path / "p.html")]) == 2
+        assert words in capsys.readouterr().err
+        assert not (tmp_path / "p.html").exists()
+
     trained = load_weights(MODELS / "sudoku6")
-    other = trained.config.model_copy(
-        update={"model": trained.config.model.model_copy(update={"mixer": "attention"})}
-    )
+    model = trained.config.model.model_copy(update={"mixer": "attention"})
+    other = trained.config.model_copy(update={"model": model})
     save_weights(tmp_path / "other/weights.safetensors", trained.tensors, other, trained.meta)
-    assert main(["play", "--models", str(tmp_path), "--out", str(tmp_path / "p.html")]) == 2
-    assert "has no Sudoku model with the MLP mixer" in capsys.readouterr().err
+    refused("has no Sudoku model with the MLP mixer")
     for number in range(12):
         shutil.copytree(MODELS / "sudoku6", tmp_path / str(number))
-    assert main(["play", "--models", str(tmp_path), "--out", str(tmp_path / "p.html")]) == 2
-    assert "more than 1,000,000: remove or shrink one" in capsys.readouterr().err
-    assert not (tmp_path / "p.html").exists()
+    refused("more than 1,000,000: remove or shrink one")
 
 
 def test_the_report_carries_the_page_if_there_are_models(monkeypatch, tmp_path):
@@ -96,16 +97,8 @@ def reference(name, questions, steps, restarts):
     trained = in_float32(load_weights(MODELS / name))
     net, _ = inference_network(trained, EvaluationConfig(), CpuBackend())
     found = [solve(net, geometry_of(trained), row[None], steps, restarts) for row in questions]
-    return [
-        [
-            bool(one.right[0]),
-            int(one.starts[0]),
-            int(one.steps[0]),
-            one.answers[0].tolist(),
-            float(one.halt_logits[0]),
-        ]
-        for one in found
-    ]
+    fields = ("right", "starts", "steps", "answers", "halt_logits")
+    return [[getattr(one, field)[0].tolist() for field in fields] for one in found]
 
 
 SEARCH = """(() => {

@@ -1,7 +1,5 @@
 """A real fake-gcs-server on loopback, and a small HTTP proxy in front of it that makes faults."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket
@@ -220,3 +218,7 @@ class Proxy:
             handler.close_connection = True  # the server is down: the client sees a dropped connection
         finally:
             connection.close()
+
+
+Broken = tuple[Server, Proxy]
+"""A server, and the proxy in front of it."""

@@ -1,7 +1,5 @@
 """Fixtures: a store of each kind, a real server, and a proxy that makes faults."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator

@@ -7,11 +7,10 @@ import pytest
 from tests.storage.conftest import BUCKET
 from trm.cli import main
 from trm.pipeline.archive import open_place, send, survey
-from trm.storage.gcs import GcsStore
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path) -> Path:
     """Results of two runs, a table, a report; and what is no result."""
     root = tmp_path / "here/results"
     for name, text in {
@@ -35,7 +34,7 @@ SIX = ["report.html", "report.pdf", "runs/a-1/training.json", "runs/a-1/weights.
 SIX += ["runs/b-2/training.json", "tables/data_size-1.csv"]
 
 
-def test_an_archive_can_be_collected_elsewhere(results: Path, gcs: GcsStore, tmp_path: Path, capsys) -> None:
+def test_an_archive_can_be_collected_elsewhere(results, gcs, tmp_path, capsys):
     place = f"gs://{BUCKET}/{tmp_path.name}"
     words = ["results", "archive", place, "--root", str(results)]
     assert main([*words, "--dry-run"]) == 0
@@ -58,7 +57,7 @@ def test_an_archive_can_be_collected_elsewhere(results: Path, gcs: GcsStore, tmp
     assert "there are no results at" in capsys.readouterr().err
 
 
-def test_one_run_with_its_checkpoints_and_data(results: Path, tmp_path: Path) -> None:
+def test_one_run_with_its_checkpoints_and_data(results, tmp_path):
     source, target = open_place(str(results)), open_place(str(tmp_path / "archive"))
     parcels, _ = survey(source, target, ("runs", "sources", "checkpoints"), {"a-1"})
     names = [parcel.name for parcel in parcels]

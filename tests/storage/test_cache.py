@@ -1,7 +1,6 @@
 """The per-host cache of data sets."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from trm.storage import ObjectMissing
 from trm.storage.cache import fetch, fetch_store
 from trm.storage.gcs import GcsStore
 
-from .cloud import Proxy, Server
 from .conftest import BUCKET, QUICK, race
 
 
@@ -20,15 +18,13 @@ def fill(store: GcsStore) -> None:
     store.put_bytes("manifest.json", b"{}")
 
 
-def test_a_path_is_its_own_copy(tmp_path: Path):
+def test_a_path_is_its_own_copy(tmp_path):
     assert fetch(str(tmp_path)) == tmp_path
     with pytest.raises(UserError, match="does not exist: build it first"):
         fetch(str(tmp_path / "none"))
 
 
-def test_the_second_use_downloads_nothing_and_training_needs_no_bucket(
-    broken: tuple[Server, Proxy], tmp_path: Path
-):
+def test_the_second_use_downloads_nothing_and_training_needs_no_bucket(broken, tmp_path):
     server, proxy = broken
     store = GcsStore(f"gs://{BUCKET}/sets/sudoku", patience=QUICK)
     fill(store)
@@ -42,7 +38,7 @@ def test_the_second_use_downloads_nothing_and_training_needs_no_bucket(
     assert (first / "manifest.json").read_bytes() == b"{}"
 
 
-def test_changed_data_is_another_copy(gcs: GcsStore, tmp_path: Path):
+def test_changed_data_is_another_copy(gcs, tmp_path):
     fill(gcs)
     first = fetch_store(gcs, tmp_path)
     gcs.put_bytes("manifest.json", b"[]")
@@ -52,9 +48,7 @@ def test_changed_data_is_another_copy(gcs: GcsStore, tmp_path: Path):
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_copy_is_fetched_again(
-    gcs: GcsStore, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
-):
+def test_a_damaged_copy_is_fetched_again(gcs, tmp_path, how, caplog):
     fill(gcs)
     path = fetch_store(gcs, tmp_path) / "train/inputs.npy"
     content = path.read_bytes()
@@ -65,7 +59,7 @@ def test_a_damaged_copy_is_fetched_again(
     assert list((tmp_path / "datasets").glob(".*.part")) == []
 
 
-def test_nothing_there(gcs: GcsStore, tmp_path: Path):
+def test_nothing_there(gcs, tmp_path):
     with pytest.raises(ObjectMissing, match="There is no data set below gs://"):
         fetch_store(gcs, tmp_path)
 
@@ -79,9 +73,7 @@ print(fetch(sys.argv[1]))
 """
 
 
-def test_jobs_of_a_host_share_one_download(
-    broken: tuple[Server, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_jobs_of_a_host_share_one_download(broken, tmp_path, monkeypatch):
     _, proxy = broken
     monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
     place = f"gs://{BUCKET}/sets/maze"

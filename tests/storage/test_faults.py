@@ -24,15 +24,13 @@ from trm.storage import (
 from trm.storage import gcs as gcs_store
 from trm.storage.gcs import GcsStore
 
-from .cloud import Proxy, Server
 from .conftest import BUCKET, QUICK
 
-Broken = tuple[Server, Proxy]
 URI = f"gs://{BUCKET}/faults"
 HURRIED = Patience(minutes=0.002, first=0.01, longest=0.02, request_seconds=5)
 
 
-def test_transient_errors_are_retried(broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_transient_errors_are_retried(broken, tmp_path, monkeypatch):
     _, proxy = broken
     retried: list[BaseException] = []
     close = GcsStore._before_retry
@@ -56,7 +54,7 @@ def test_transient_errors_are_retried(broken: Broken, tmp_path: Path, monkeypatc
 
 
 @pytest.fixture
-def big(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def big(tmp_path, monkeypatch) -> Path:
     """A file of three chunks."""
     monkeypatch.setattr(gcs_store, "CHUNK", 4 << 20)
     path = tmp_path / "big"
@@ -70,7 +68,7 @@ def same(store: GcsStore, path: Path) -> bool:
     return path.with_suffix(".copy").read_bytes() == path.read_bytes()
 
 
-def test_resumable_upload_goes_on_where_it_was(broken: Broken, big: Path):
+def test_resumable_upload_goes_on_where_it_was(broken, big):
     _, proxy = broken
     store, chunks = GcsStore(URI, QUICK), []
 
@@ -86,9 +84,7 @@ def test_resumable_upload_goes_on_where_it_was(broken: Broken, big: Path):
     assert same(store, big)
 
 
-def test_server_killed_and_restarted_during_an_upload(
-    broken: Broken, big: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_server_killed_and_restarted_during_an_upload(broken, big, monkeypatch):
     # fake-gcs-server keeps upload sessions in memory and drops the connection for one it does not know
     server, proxy = broken
     down, refused = threading.Event(), threading.Semaphore(0)
@@ -111,7 +107,7 @@ def test_server_killed_and_restarted_during_an_upload(
     assert same(store, big)
 
 
-def test_a_lost_answer_is_no_lost_race(broken: Broken):
+def test_a_lost_answer_is_no_lost_race(broken):
     _, proxy = broken
     store = GcsStore(URI, patience=QUICK)
     proxy.answer("deaf")
@@ -121,7 +117,7 @@ def test_a_lost_answer_is_no_lost_race(broken: Broken):
         store.put_bytes("claim", b"theirs", generation=ABSENT)
 
 
-def test_deletes_send_their_preconditions(broken: Broken):
+def test_deletes_send_their_preconditions(broken):
     _, proxy = broken
     store = GcsStore(URI, patience=QUICK)
     store.put_bytes("a", b"x")
@@ -133,7 +129,7 @@ def test_deletes_send_their_preconditions(broken: Broken):
         store.delete("a", generation="7")
 
 
-def test_unreachable_bucket_is_said_in_one_sentence(broken: Broken):
+def test_unreachable_bucket_is_said_in_one_sentence(broken):
     server, _ = broken
     server.kill()
     store = open_store(URI, HURRIED)
@@ -143,7 +139,7 @@ def test_unreachable_bucket_is_said_in_one_sentence(broken: Broken):
         store.put_bytes("a", b"x")
 
 
-def test_damage_that_stays_is_an_error(broken: Broken, tmp_path: Path):
+def test_damage_that_stays_is_an_error(broken, tmp_path):
     _, proxy = broken
     store = open_store(URI, QUICK)
     store.put_bytes("a", b"content")
@@ -153,7 +149,7 @@ def test_damage_that_stays_is_an_error(broken: Broken, tmp_path: Path):
     assert list(tmp_path.glob("*a*")) == []
 
 
-def test_denials_say_what_to_do(broken: Broken):
+def test_denials_say_what_to_do(broken):
     broken[1].answer(then=403)
     advice = r"No permission to write gs://.*Storage Object User on the bucket .*made by the test"
     with pytest.raises(AccessDenied, match=advice):
@@ -175,9 +171,7 @@ def test_a_refusal_that_no_role_mends_gives_googles_reason_only():
         ({"token": None, "refresh_token": "old"}, 400, "gcloud auth application-default login"),
     ],
 )
-def test_an_expired_or_revoked_token_is_said_to_be_one(
-    broken: Broken, monkeypatch: pytest.MonkeyPatch, fields: dict, status: int, words: str
-):
+def test_an_expired_or_revoked_token_is_said_to_be_one(broken, monkeypatch, fields, status, words):
     _, proxy = broken
     proxy.answer(then=status)
     own = {"token_uri": f"{proxy.url}/token", "client_id": "id", "client_secret": "secret"}
@@ -188,14 +182,14 @@ def test_an_expired_or_revoked_token_is_said_to_be_one(
     assert (set(proxy.requests) == {"POST /token"}) is (status == 400)
 
 
-def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_no_credentials_at_all(monkeypatch, tmp_path):
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     with pytest.raises(AccessDenied, match="no Google credentials were found"):
         open_store(URI, QUICK).get_bytes("a")
 
 
-def test_a_missing_bucket_is_no_missing_object(gcs: GcsStore):
+def test_a_missing_bucket_is_no_missing_object(gcs):
     store = open_store("gs://no-such-bucket/x", QUICK)
     for action in (
         lambda: store.get_bytes("a"),
@@ -208,7 +202,7 @@ def test_a_missing_bucket_is_no_missing_object(gcs: GcsStore):
         gcs.get_bytes("a")
 
 
-def test_listing_is_lazy(broken: Broken):
+def test_listing_is_lazy(broken):
     _, proxy = broken
     store = open_store(URI, QUICK)
     store.put_bytes("a", b"x")

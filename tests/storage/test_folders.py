@@ -1,17 +1,13 @@
 """Folders into a store."""
 
-from pathlib import Path
-
 import pytest
 
-from trm.storage import Store
 from trm.storage.folders import output_folder, upload_folder
-from trm.storage.gcs import GcsStore
 
 from .conftest import QUICK
 
 
-def test_folders_are_uploaded(store: Store, tmp_path: Path):
+def test_folders_are_uploaded(store, tmp_path):
     (tmp_path / "in/deep").mkdir(parents=True)
     (tmp_path / "in/a").write_bytes(b"a")
     (tmp_path / "in/deep/b").write_bytes(b"b")
@@ -23,7 +19,7 @@ def test_folders_are_uploaded(store: Store, tmp_path: Path):
     assert store.get_bytes("deep/b") == b"b"
 
 
-def test_output_goes_to_the_bucket_only_when_all_went_well(gcs: GcsStore, tmp_path: Path):
+def test_output_goes_to_the_bucket_only_when_all_went_well(gcs, tmp_path):
     with output_folder(gcs.uri, last=("training.json",), patience=QUICK) as folder:
         (folder / "training.json").write_text("{}")
         (folder / "weights").write_text("w")

@@ -28,7 +28,7 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch) -> Clock:
     """The clock of all leases of the test."""
     made = Clock()
     monkeypatch.setattr("trm.storage.lease.time", made)
@@ -39,7 +39,7 @@ def lease(store: Store) -> Lease:
     return Lease(store, "tiny", term=60)
 
 
-def test_a_term_that_is_no_time_is_refused(store: Store, monkeypatch):
+def test_a_term_that_is_no_time_is_refused(store, monkeypatch):
     for text in ("", "a minute", "0", "nan", "inf"):
         monkeypatch.setenv("TRM_LEASE_SECONDS", text)
         with pytest.raises(UserError, match=f"TRM_LEASE_SECONDS={text}: give a number above 0"):
@@ -47,14 +47,14 @@ def test_a_term_that_is_no_time_is_refused(store: Store, monkeypatch):
 
 
 @pytest.fixture
-def first(store: Store) -> Lease:
+def first(store) -> Lease:
     """A lease that is held."""
     held = lease(store)
     held.acquire()
     return held
 
 
-def test_a_free_lease_is_taken_and_given_back(store: Store, first: Lease):
+def test_a_free_lease_is_taken_and_given_back(store, first):
     assert store.stat("lease.json")
     first.renew()
     first.release()
@@ -62,14 +62,14 @@ def test_a_free_lease_is_taken_and_given_back(store: Store, first: Lease):
     lease(store).acquire()
 
 
-def test_a_living_holder_keeps_it(store: Store, clock: Clock, first: Lease):
+def test_a_living_holder_keeps_it(store, clock, first):
     clock.during = first.renew
     with pytest.raises(LeaseHeld, match=r"tiny is being written by process \d+ on .*: stop it"):
         lease(store).acquire()
     assert clock.now < 60
 
 
-def test_where_it_pays_a_living_holder_is_waited_for(store: Store, clock: Clock, first: Lease, capsys):
+def test_where_it_pays_a_living_holder_is_waited_for(store, clock, first, capsys):
     looks = []
 
     def live():
@@ -82,14 +82,14 @@ def test_where_it_pays_a_living_holder_is_waited_for(store: Store, clock: Clock,
     assert capsys.readouterr().err.count("trains this run; waiting for it to end") == 1
 
 
-def test_one_of_another_machine_is_not_waited_for(store: Store, clock: Clock, first: Lease, monkeypatch):
+def test_one_of_another_machine_is_not_waited_for(store, clock, first, monkeypatch):
     clock.during = first.renew
     monkeypatch.setattr("trm.storage.lease._machine", lambda: "another")
     with pytest.raises(LeaseHeld):
         lease(store).acquire(wait=True)
 
 
-def test_a_silent_holder_loses_it_and_learns_so(store: Store, clock: Clock, first: Lease):
+def test_a_silent_holder_loses_it_and_learns_so(store, clock, first):
     second = lease(store)
     second.acquire()
     assert clock.now == 60
@@ -101,27 +101,27 @@ def test_a_silent_holder_loses_it_and_learns_so(store: Store, clock: Clock, firs
     second.renew()  # the loser gave nothing away
 
 
-def test_a_holder_that_lets_go_meanwhile_is_followed_at_once(store: Store, clock: Clock, first: Lease):
+def test_a_holder_that_lets_go_meanwhile_is_followed_at_once(store, clock, first):
     clock.during = first.release
     lease(store).acquire()
     assert clock.now < 60
 
 
-def test_a_dead_process_of_this_machine_is_not_waited_for(store: Store, clock: Clock):
+def test_a_dead_process_of_this_machine_is_not_waited_for(store, clock):
     script = "import sys; from trm.storage import open_store; from trm.storage.lease import Lease;"
     python("-c", f"{script} Lease(open_store(sys.argv[1]), 'tiny').acquire()", store.uri, check=True)
     lease(store).acquire()
     assert clock.now == 0
 
 
-def test_an_unreadable_lease_is_waited_out(store: Store, clock: Clock):
+def test_an_unreadable_lease_is_waited_out(store, clock):
     store.put_bytes("lease.json", b"not json")
     lease(store).acquire()
     assert clock.now == 60
     assert json.loads(store.get_bytes("lease.json"))["run"] == "tiny"
 
 
-def test_background_renewal_finds_the_loss(store: Store):
+def test_background_renewal_finds_the_loss(store):
     first = Lease(store, "tiny", term=0.03)
     with first:
         thread = first._thread
@@ -151,7 +151,7 @@ except LeaseHeld:
 """
 
 
-def test_of_two_processes_that_start_at_once_one_gets_it(store: Store):
+def test_of_two_processes_that_start_at_once_one_gets_it(store):
     jobs = race(RACER, store.uri, store.uri)
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(lambda job: job.stdout.readline(), jobs))

@@ -13,7 +13,6 @@ from trm.storage.lease import Lease, LeaseLost
 from trm.storage.mirror import Mirror
 from trm.training.checkpoints.remote import SharedFolder
 
-from .cloud import Proxy, Server
 from .conftest import BUCKET, QUICK
 
 
@@ -39,7 +38,7 @@ def burn(store: Store, sentence: str) -> None:
     store.put_bytes = refuse
 
 
-def test_the_newest_and_the_best_are_kept(store: Store, tmp_path: Path):
+def test_the_newest_and_the_best_are_kept(store, tmp_path):
     mirror = Mirror(store, keep=2)
     push(mirror, tmp_path, [1, 2, 3, 4, 5], {2: 0.9, 4: 0.5})
     mirror.close()
@@ -54,7 +53,7 @@ def newest(store: Store, folder: Path) -> Path:
     return mirror.fetch(mirror.list()[0], folder)
 
 
-def test_the_newest_one_comes_to_a_new_machine(store: Store, tmp_path: Path):
+def test_the_newest_one_comes_to_a_new_machine(store, tmp_path):
     mirror = Mirror(store)
     push(mirror, tmp_path, [1, 2])
     path = newest(store, tmp_path / "new")
@@ -63,14 +62,12 @@ def test_the_newest_one_comes_to_a_new_machine(store: Store, tmp_path: Path):
     assert (path / "parts/carry.bin").read_bytes() == b"carry"
 
 
-def test_an_empty_mirror_lists_nothing(store: Store):
+def test_an_empty_mirror_lists_nothing(store):
     assert Mirror(store).list() == []
 
 
 @pytest.mark.parametrize(("status", "said"), [(403, "No permission to read"), (503, "Could not read")])
-def test_manifests_that_may_not_be_read_are_not_missing(
-    broken: tuple[Server, Proxy], tmp_path: Path, status: int, said: str
-):
+def test_manifests_that_may_not_be_read_are_not_missing(broken, tmp_path, status, said):
     """LIST is allowed and GET is not: training from step 0 would go over good checkpoints."""
     _, proxy = broken
     store = GcsStore(f"gs://{BUCKET}/run", Patience(minutes=0.001, first=0.01, longest=0.02))
@@ -82,7 +79,7 @@ def test_manifests_that_may_not_be_read_are_not_missing(
             look()
 
 
-def test_one_deleted_while_they_are_listed_is_none(store: Store, tmp_path: Path, monkeypatch):
+def test_one_deleted_while_they_are_listed_is_none(store, tmp_path, monkeypatch):
     push(Mirror(store), tmp_path, [1, 2])
     listed = list(store.list())
     for info in store.list("step-00000001/"):
@@ -92,7 +89,7 @@ def test_one_deleted_while_they_are_listed_is_none(store: Store, tmp_path: Path,
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
-def test_a_damaged_one_is_refused_and_leaves_nothing(store: Store, tmp_path: Path, damage: str):
+def test_a_damaged_one_is_refused_and_leaves_nothing(store, tmp_path, damage):
     push(Mirror(store), tmp_path, [1, 2])
     weights = next(info.name for info in store.list("step-00000002/") if info.name.endswith("weights.bin"))
     content = store.get_bytes(weights)
@@ -105,9 +102,7 @@ def test_a_damaged_one_is_refused_and_leaves_nothing(store: Store, tmp_path: Pat
     assert list((tmp_path / "new").glob("step-*")) == []
 
 
-def test_one_with_a_damaged_manifest_is_not_listed(
-    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_one_with_a_damaged_manifest_is_not_listed(store, tmp_path, caplog):
     push(Mirror(store), tmp_path, [1, 2])
     manifest = next(info.name for info in store.list("step-00000002/") if info.name.endswith(".json"))
     store.put_bytes(manifest, b"{")
@@ -115,7 +110,7 @@ def test_one_with_a_damaged_manifest_is_not_listed(
     assert "checkpoint step-00000002 in" in caplog.text
 
 
-def test_pushing_never_waits_and_the_folder_may_go(broken: tuple[Server, Proxy], tmp_path: Path):
+def test_pushing_never_waits_and_the_folder_may_go(broken, tmp_path):
     _, proxy = broken
     store, release = GcsStore(f"gs://{BUCKET}/run", patience=QUICK), threading.Event()
     proxy.fault = lambda method, path, count: None if release.wait(30) else 500
@@ -128,7 +123,7 @@ def test_pushing_never_waits_and_the_folder_may_go(broken: tuple[Server, Proxy],
     assert newest(store, tmp_path / "new").name == path.name
 
 
-def test_of_pushes_that_wait_the_last_is_uploaded(store: Store, tmp_path: Path):
+def test_of_pushes_that_wait_the_last_is_uploaded(store, tmp_path):
     mirror, started, release = Mirror(store), threading.Event(), threading.Event()
     put = store.put_file
     store.put_file = lambda name, path: (started.set(), release.wait(30), put(name, path))
@@ -152,14 +147,12 @@ Mirror(open_store(sys.argv[1])).push(Path(sys.argv[2]), step=1)
 """
 
 
-def test_the_end_of_the_program_awaits_uploads(store: Store, tmp_path: Path):
+def test_the_end_of_the_program_awaits_uploads(store, tmp_path):
     python("-c", FORGETFUL, store.uri, checkpoint(tmp_path, 1), check=True)
     assert [snapshot.step for snapshot in Mirror(store).list()] == [1]
 
 
-def test_a_failed_push_is_logged_and_made_good_by_the_next(
-    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_a_failed_push_is_logged_and_made_good_by_the_next(store, tmp_path, caplog):
     mirror, published = Mirror(store), []
     mirror.on_published = published.append
     burn(store, "the bucket is on fire")
@@ -173,7 +166,7 @@ def test_a_failed_push_is_logged_and_made_good_by_the_next(
     assert (mirror.failures, published) == ([], [2])
 
 
-def test_progress_is_what_is_published_and_failures_in_a_row_end_the_run(store: Store, tmp_path: Path):
+def test_progress_is_what_is_published_and_failures_in_a_row_end_the_run(store, tmp_path):
     mirror, told = Mirror(store), []
     folder = SharedFolder(tmp_path, None, mirror, failed_uploads=2)
     folder.on_published = told.append
@@ -194,9 +187,7 @@ def test_progress_is_what_is_published_and_failures_in_a_row_end_the_run(store: 
     assert told == [3]
 
 
-def test_an_outage_delays_a_push(
-    broken: tuple[Server, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_outage_delays_a_push(broken, tmp_path, monkeypatch):
     server, _ = broken
     retried = threading.Event()
     monkeypatch.setattr(GcsStore, "_before_retry", lambda *_: retried.set())
@@ -209,7 +200,7 @@ def test_an_outage_delays_a_push(
     assert [s.step for s in mirror.list()] == [1]
 
 
-def test_every_host_pushes_its_part(store: Store, tmp_path: Path):
+def test_every_host_pushes_its_part(store, tmp_path):
     hosts = [Mirror(store, part=k, parts=2) for k in range(2)]
     for k, host in enumerate(hosts):
         path = tmp_path / f"host{k}/step-00000007"
@@ -225,7 +216,7 @@ def test_every_host_pushes_its_part(store: Store, tmp_path: Path):
     assert sorted(p.name for p in path.iterdir()) == ["carry-0.bin", "carry-1.bin"]
 
 
-def test_a_job_that_lost_the_run_publishes_nothing(store: Store, tmp_path: Path):
+def test_a_job_that_lost_the_run_publishes_nothing(store, tmp_path):
     lease = Lease(store, "tiny")
     lease.acquire()
     mirror = Mirror(store, lease=lease)
@@ -238,7 +229,7 @@ def test_a_job_that_lost_the_run_publishes_nothing(store: Store, tmp_path: Path)
         mirror.push(checkpoint(tmp_path, 2), step=2)
 
 
-def test_a_step_pushed_twice_is_kept_once(store: Store, tmp_path: Path):
+def test_a_step_pushed_twice_is_kept_once(store, tmp_path):
     push(Mirror(store), tmp_path / "a", [1])
     push(Mirror(store), tmp_path / "b", [1])
     assert len(Mirror(store).list()) == 1

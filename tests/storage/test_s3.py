@@ -2,7 +2,6 @@
 test_training run on S3 too."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +22,7 @@ SHORT = Patience(minutes=0, request_seconds=20)
 
 
 @pytest.fixture
-def proxy(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+def proxy(s3_server, monkeypatch) -> Iterator[Proxy]:
     """A proxy before the server, to which the environment points."""
     made = Proxy()
     made.target = s3_server
@@ -35,18 +34,18 @@ def proxy(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def store(proxy: Proxy, tmp_path: Path) -> S3Store:
+def store(proxy, tmp_path) -> S3Store:
     return open_store(f"s3://{BUCKET}/{tmp_path.name}", SHORT)
 
 
-def test_a_busy_server_and_lost_connections_are_tried_again(store: S3Store, proxy: Proxy):
+def test_a_busy_server_and_lost_connections_are_tried_again(store, proxy):
     proxy.answer(503, "drop", None, 500, "cut")
     store.put_bytes("a", b"content")
     assert store.get_bytes("a") == b"content"
     assert len(proxy.requests) == 6  # the last one whole
 
 
-def test_a_write_whose_answer_was_lost_is_ours(store: S3Store, proxy: Proxy):
+def test_a_write_whose_answer_was_lost_is_ours(store, proxy):
     proxy.answer("deaf")
     info = store.put_bytes("claim", b"mine", generation=ABSENT)
     assert store.stat("claim").generation == info.generation
@@ -64,13 +63,13 @@ def test_a_write_whose_answer_was_lost_is_ours(store: S3Store, proxy: Proxy):
         (503, Unreachable, r"Could not read s3://.*check the network"),
     ],
 )
-def test_errors_say_what_to_do(store: S3Store, proxy: Proxy, status: int, error: type, words: str):
+def test_errors_say_what_to_do(store, proxy, status, error, words):
     proxy.answer(then=status)
     with pytest.raises(error, match=words):
         store.get_bytes("a")
 
 
-def test_no_bucket_and_no_credentials(proxy: Proxy, monkeypatch: pytest.MonkeyPatch):
+def test_no_bucket_and_no_credentials(proxy, monkeypatch):
     missing = open_store("s3://no-such-bucket/x", SHORT)
     calls: list[Callable[[], object]] = [
         lambda: missing.put_bytes("a", b""), lambda: missing.stat("a"), lambda: list(missing.list())
@@ -85,7 +84,7 @@ def test_no_bucket_and_no_credentials(proxy: Proxy, monkeypatch: pytest.MonkeyPa
         open_store(f"s3://{BUCKET}/x", SHORT).stat("a")
 
 
-def test_the_pipeline_finds_its_files_in_s3(store: S3Store):
+def test_the_pipeline_finds_its_files_in_s3(store):
     files = Files(store.uri, SimpleNamespace(s3=lambda address, **options: (address, options)))
     store.put_bytes("results/runs/a-1/training.json", b"{}")
     assert files.exists("results/runs/a-1/training.json")
@@ -95,7 +94,7 @@ def test_the_pipeline_finds_its_files_in_s3(store: S3Store):
 
 
 @pytest.mark.parametrize("size", [0, 5 << 20, 11 << 20])
-def test_the_checksum_is_that_of_the_object(bucket, tmp_path: Path, monkeypatch, size: int):
+def test_the_checksum_is_that_of_the_object(bucket, tmp_path, monkeypatch, size):
     if not bucket("x").startswith("s3"):
         pytest.skip("another store")
     monkeypatch.setattr(s3_store, "CHUNK", 5 << 20)

@@ -1,20 +1,18 @@
 """The one interface, the same for folders and buckets."""
 
-from pathlib import Path
-
 import pytest
 
 from trm.cli import main
 from trm.errors import UserError
 from trm.pipeline.settings import split
-from trm.storage import ABSENT, Conflict, ObjectMissing, StorageError, Store, open_store
+from trm.storage import ABSENT, Conflict, ObjectMissing, StorageError, open_store
 from trm.storage.cache import fetch
 from trm.study.input_files import with_checksums
 
 from .conftest import race
 
 
-def test_round_trip_of_bytes_and_files(store: Store, tmp_path: Path):
+def test_round_trip_of_bytes_and_files(store, tmp_path):
     store.put_bytes("a/b.txt", b"one")
     source = tmp_path / "source"
     source.write_bytes(bytes(range(256)) * 100)
@@ -26,7 +24,7 @@ def test_round_trip_of_bytes_and_files(store: Store, tmp_path: Path):
     assert store.stat("a/big.bin") == info
 
 
-def test_listing_is_sorted_and_relative(store: Store):
+def test_listing_is_sorted_and_relative(store):
     for name in ("b/2", "b/10", "a", "b-c", "b/1/x"):
         store.put_bytes(name, b"x")
     assert [info.name for info in store.list()] == ["a", "b-c", "b/1/x", "b/10", "b/2"]
@@ -34,7 +32,7 @@ def test_listing_is_sorted_and_relative(store: Store):
     assert list(store.list("none")) == []
 
 
-def test_missing_objects(store: Store, tmp_path: Path):
+def test_missing_objects(store, tmp_path):
     assert store.stat("no") is None
     with pytest.raises(ObjectMissing, match="no does not exist"):
         store.get_bytes("no")
@@ -44,7 +42,7 @@ def test_missing_objects(store: Store, tmp_path: Path):
     assert not (tmp_path / "copy").exists()
 
 
-def test_preconditions_let_one_writer_win(store: Store):
+def test_preconditions_let_one_writer_win(store):
     first = store.put_bytes("lock", b"1", generation=ABSENT)
     with pytest.raises(Conflict, match="changed by another writer"):
         store.put_bytes("lock", b"2", generation=ABSENT)
@@ -57,7 +55,7 @@ def test_preconditions_let_one_writer_win(store: Store):
     assert store.stat("lock") is None
 
 
-def test_deletes_have_preconditions_too(tmp_path: Path):
+def test_deletes_have_preconditions_too(tmp_path):
     # fake-gcs-server ignores these: test_faults looks at the requests instead
     store = open_store(tmp_path)
     first = store.put_bytes("lock", b"1")
@@ -68,7 +66,7 @@ def test_deletes_have_preconditions_too(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a/", "../a", "a/../../b"])
-def test_names_stay_below_the_store(store: Store, name: str):
+def test_names_stay_below_the_store(store, name):
     with pytest.raises(StorageError, match="is not an object name"):
         store.put_bytes(name, b"")
 
@@ -76,7 +74,7 @@ def test_names_stay_below_the_store(store: Store, name: str):
 @pytest.mark.parametrize(
     "place", ["gs:/bucket/x", "GS://bucket/x", "s3:/bucket", "gs:///x", "https://host/x", "az://container/x"]
 )
-def test_what_is_no_place_is_refused_and_not_made_a_folder(place: str, tmp_path: Path, monkeypatch, capsys):
+def test_what_is_no_place_is_refused_and_not_made_a_folder(place, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StorageError, match="is no place for files: write gs://bucket/prefix, s3://bucket/pr"):
         open_store(place)
@@ -89,7 +87,7 @@ def test_what_is_no_place_is_refused_and_not_made_a_folder(place: str, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_option_for_this_disk_refuses_a_bucket(tmp_path: Path, monkeypatch, capsys):
+def test_an_option_for_this_disk_refuses_a_bucket(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["table", "--experiment", "{}", "--out", "s3://bucket/table.csv"]) == 2
     assert "out: s3://bucket/table.csv is in a bucket: give a path of this disk" in capsys.readouterr().err
@@ -97,7 +95,7 @@ def test_an_option_for_this_disk_refuses_a_bucket(tmp_path: Path, monkeypatch, c
         split({"storage_prefix": "here"})
 
 
-def test_a_file_uri_is_a_path(tmp_path: Path):
+def test_a_file_uri_is_a_path(tmp_path):
     assert open_store(f"file://{tmp_path}/a%20b").uri == f"{tmp_path}/a b"
     assert fetch(f"file://{tmp_path}") == tmp_path
 
@@ -116,7 +114,7 @@ except Conflict:
 """
 
 
-def test_of_two_processes_one_wins(store: Store):
+def test_of_two_processes_one_wins(store):
     racers = race(RACER, store.uri, store.uri)
     results = [racer.communicate(timeout=180)[0].strip() for racer in racers]
     assert sorted(results) == ["lost", "won"]

@@ -18,7 +18,7 @@ from trm.storage.folders import upload_folder
 from trm.storage.lease import Lease
 from trm.storage.mirror import Mirror
 
-from .cloud import Proxy, Server
+from .cloud import Server
 from .conftest import BUCKET, QUICK
 
 RUN = config(training={"batch_size": 8, "steps": 40, "snapshots": 2})
@@ -26,12 +26,12 @@ EAGER = {"log_every": 1, "evals": 2, "checkpoint_minutes": 1e-9}
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dataset(tmp_path_factory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("data") / "tiny", train=40, validation=8, test=8)
 
 
 @pytest.fixture(scope="module")
-def expected(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+def expected(dataset, tmp_path_factory) -> dict:
     """Weights of the run on a local disk, never interrupted."""
     folder = tmp_path_factory.mktemp("local")
     job = train(dataset, folder / "runs/tiny", folder / "checkpoints/tiny", folder)
@@ -85,9 +85,7 @@ def same(left: dict, right: dict) -> bool:
     return left.keys() == right.keys() and all((left[name] == right[name]).all() for name in left)
 
 
-def test_everything_in_a_bucket_and_a_machine_lost_on_the_way(
-    dataset: Path, expected: dict, bucket: Callable[[str], str], tmp_path: Path
-):
+def test_everything_in_a_bucket_and_a_machine_lost_on_the_way(dataset, expected, bucket, tmp_path):
     upload_folder(dataset, open_store(bucket("data/tiny"), QUICK))
     where = (bucket("data/tiny"), bucket("runs/tiny"), bucket("checkpoints/tiny"))
     job = train(*where, tmp_path / "machine1")
@@ -109,7 +107,7 @@ def test_everything_in_a_bucket_and_a_machine_lost_on_the_way(
     assert not open_store(where[2], QUICK).stat("lease.json")
 
 
-def test_training_itself_needs_no_bucket(dataset: Path, expected: dict, tmp_path: Path, monkeypatch):
+def test_training_itself_needs_no_bucket(dataset, expected, tmp_path, monkeypatch):
     server = Server(tmp_path / "objects")
     server.start()
     server.make_bucket(BUCKET)
@@ -124,9 +122,7 @@ def test_training_itself_needs_no_bucket(dataset: Path, expected: dict, tmp_path
     assert same(load_file(tmp_path / "runs/tiny/weights.safetensors"), expected)
 
 
-def test_a_stop_leaves_a_checkpoint_here_and_in_the_bucket(
-    dataset: Path, expected: dict, bucket: Callable[[str], str], tmp_path: Path
-):
+def test_a_stop_leaves_a_checkpoint_here_and_in_the_bucket(dataset, expected, bucket, tmp_path):
     job = train(dataset, tmp_path / "runs/tiny", bucket("checkpoints/tiny"), tmp_path / "machine1")
     until(job, lambda line: "step 10/40" in line)
     job.send_signal(signal.SIGTERM)
@@ -137,7 +133,7 @@ def test_a_stop_leaves_a_checkpoint_here_and_in_the_bucket(
     assert newest.step >= 10
 
 
-def test_a_second_job_for_a_run_is_refused(dataset: Path, bucket: Callable[[str], str], tmp_path: Path):
+def test_a_second_job_for_a_run_is_refused(dataset, bucket, tmp_path):
     with Lease(open_store(bucket("checkpoints/tiny"), QUICK), "tiny", term=0.6):
         job = train(dataset, tmp_path / "runs/tiny", bucket("checkpoints/tiny"), tmp_path)
         assert finish(job) == 2
@@ -145,9 +141,7 @@ def test_a_second_job_for_a_run_is_refused(dataset: Path, bucket: Callable[[str]
     assert not (tmp_path / "runs/tiny").exists()
 
 
-def test_an_outage_in_the_middle_costs_nothing(
-    broken: tuple[Server, Proxy], dataset: Path, expected: dict, tmp_path: Path
-):
+def test_an_outage_in_the_middle_costs_nothing(broken, dataset, expected, tmp_path):
     server, _ = broken
     where = (f"gs://{BUCKET}/runs/tiny", f"gs://{BUCKET}/checkpoints/tiny")
     job = train(dataset, *where, tmp_path)
@@ -162,9 +156,7 @@ def test_an_outage_in_the_middle_costs_nothing(
     assert Mirror(open_store(where[1], QUICK)).list()[0].step == 40
 
 
-def test_credentials_that_expire_on_the_way(
-    broken: tuple[Server, Proxy], dataset: Path, expected: dict, tmp_path: Path
-):
+def test_credentials_that_expire_on_the_way(broken, dataset, expected, tmp_path):
     _, proxy = broken
     where = (f"gs://{BUCKET}/runs/tiny", f"gs://{BUCKET}/checkpoints/tiny")
     job = train(dataset, *where, tmp_path)
@@ -184,9 +176,7 @@ def test_credentials_that_expire_on_the_way(
     assert same(results(where[0], tmp_path)[0], expected)
 
 
-def test_two_machines_that_start_one_run_at_once(
-    dataset: Path, expected: dict, bucket: Callable[[str], str], tmp_path: Path
-):
+def test_two_machines_that_start_one_run_at_once(dataset, expected, bucket, tmp_path):
     homes = [tmp_path / "machine1", tmp_path / "machine2"]
     jobs = [train(dataset, bucket("runs/tiny"), bucket("checkpoints/tiny"), home) for home in homes]
     codes = [finish(job) for job in jobs]
@@ -197,9 +187,7 @@ def test_two_machines_that_start_one_run_at_once(
     assert same(results(bucket("runs/tiny"), tmp_path)[0], expected)
 
 
-def test_a_machine_that_slept_finds_its_run_taken_over(
-    dataset: Path, expected: dict, bucket: Callable[[str], str], tmp_path: Path
-):
+def test_a_machine_that_slept_finds_its_run_taken_over(dataset, expected, bucket, tmp_path):
     places = (tmp_path / "runs/tiny", bucket("checkpoints/tiny"))
     sleeper = train(dataset, *places, tmp_path / "machine1")
     until(sleeper, lambda line: "step 1/40" in line)
@@ -214,9 +202,7 @@ def test_a_machine_that_slept_finds_its_run_taken_over(
     assert same(load_file(tmp_path / "other/tiny/weights.safetensors"), expected)
 
 
-def test_tensorboard_and_profiles_lie_in_the_bucket(
-    dataset: Path, bucket: Callable[[str], str], tmp_path: Path
-):
+def test_tensorboard_and_profiles_lie_in_the_bucket(dataset, bucket, tmp_path):
     from tests.training.test_metrics import scalars
 
     runtime = {"log_every": 20, "evals": 2, "tensorboard": True, "profile_steps": "2:3"}

@@ -1,7 +1,5 @@
 """A tiny run that trains in a fraction of a second."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

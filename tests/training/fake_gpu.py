@@ -6,8 +6,6 @@ A fake tensor knows everything but its values: reading one on the host raises, a
 two devices. Copies between host and device are found by `Watch`. Prints a JSON list: what went wrong in each case.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -8,8 +8,6 @@ die during their start, the other half within two steps of their first one. Each
 to the end, and its exit code is ours.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """A small real data set for the engine's tests: 4x4 Sudoku with unique answers, in the reference's file format."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -4,8 +4,6 @@ As strict as capture: reading a value on the host, changing the memory that a nu
 between workers are refused. Kernels that bypass torch's dispatcher are not recorded: use the plain network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

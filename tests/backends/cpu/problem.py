@@ -1,7 +1,5 @@
 """A supervision step on random data, by the kernel and by trm.model.definition through autograd."""
 
-from __future__ import annotations
-
 import torch
 
 from trm.backends.cpu.choice import products_for
@@ -13,15 +11,8 @@ from trm.model.parameters import Layout, architecture, initial_weights
 from trm.study.schema import ModelConfig
 
 HALT_MAX, IGNORE, COST = 6, 0, 0.01
-BASE = {
-    "d_model": 16,
-    "heads": 2,
-    "puzzle_tokens": 1,
-    "h_cycles": 1,
-    "l_cycles": 2,
-    "expansion": 1.0,
-    "multiple": 8,
-}
+BASE = {"d_model": 16, "heads": 2, "puzzle_tokens": 1, "h_cycles": 1, "l_cycles": 2, "expansion": 1.0}
+BASE |= {"multiple": 8, "halt_max_steps": HALT_MAX}
 
 
 def relative(mine: torch.Tensor, exact: torch.Tensor) -> float:
@@ -36,7 +27,7 @@ class Problem:
     def __init__(
         self, dtype: torch.dtype, rows: int = 8, cells: int = 9, vocab: int = 5, seed: int = 0, **fields
     ):
-        self.model, self.dtype = ModelConfig(**(BASE | {"halt_max_steps": HALT_MAX} | fields)), dtype
+        self.model, self.dtype = ModelConfig(**(BASE | fields)), dtype
         self.cells, self.vocab, self.rows = cells, vocab, rows
         self.layout, self.arch = Layout.of(self.model, cells, vocab), architecture(self.model, dtype)
         self.params = torch.zeros(self.layout.size)
@@ -86,18 +77,12 @@ class Problem:
             step.prepare(self.model.l_cycles)
             cycles = self.model.h_cycles, self.model.l_cycles
             puzzle, norm = step(self.carry, following, Incoming(self.new, self.minimum), cycles, results)
-        found = {
-            "z_H": following.z_H,
-            "z_L": following.z_L,
-            "steps": following.steps,
-            "halted": following.halted,
-        }
+        found = {name: getattr(following, name) for name in ("z_H", "z_L", "steps", "halted")}
         found |= {"inputs": following.rows.inputs, "sums": results.sums, "histogram": results.histogram}
         if puzzle is not None:
             found["puzzle"] = puzzle
-        torch.testing.assert_close(
-            torch.tensor(norm), grads.square().sum(), rtol=1e-4, atol=0, equal_nan=True
-        )
+        close = {"rtol": 1e-4, "atol": 0, "equal_nan": True}
+        torch.testing.assert_close(torch.tensor(norm), grads.square().sum(), **close)
         return found | self.layout.views(grads)
 
     def by_autograd(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -105,9 +90,9 @@ class Problem:
         wide = torch.promote_types(dtype, torch.float32)
         weights = {n: w.detach().to(wide).requires_grad_() for n, w in self.layout.views(self.params).items()}
         carry = refill(self.carry, self.new, self.h_init, self.l_init)
-        puzzle = (
-            None if self.table is None else self.table[carry.rows.puzzle.long()].to(wide).requires_grad_()
-        )
+        puzzle = None
+        if self.table is not None:
+            puzzle = self.table[carry.rows.puzzle.long()].to(wide).requires_grad_()
         z_H, z_L, logits, logit = definition.supervision_step(
             carry.z_H.to(dtype), carry.z_L.to(dtype), carry.rows.inputs, puzzle, weights,
             architecture(self.model, dtype), self.model.h_cycles, self.model.l_cycles,

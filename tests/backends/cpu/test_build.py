@@ -1,11 +1,10 @@
 """Building the CPU kernel, and what happens where it cannot be built."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
+from tests.shell import python, run
 from trm.backends.cpu import build, library
 from trm.errors import UserError
 
@@ -65,10 +64,8 @@ def test_every_instruction_set_computes_the_same(isa):
     flag = build.ISAS[isa].removeprefix("-march=")
     if flag and flag not in supported():
         pytest.skip(f"this processor is no {flag}")
-    result = subprocess.run(
-        [sys.executable, "-c", STEP], env=os.environ | {"TRM_CPU_ISA": isa}, capture_output=True, text=True
-    )
-    assert float(result.stdout) < 2e-5, result.stderr
+    result = python("-c", STEP, env={"TRM_CPU_ISA": isa}, check=True)
+    assert float(result.stdout) < 2e-5
 
 
 def supported():
@@ -83,16 +80,14 @@ def supported():
 def test_no_address_or_undefined_behaviour_error(tmp_path):
     """The kernel under gcc's and clang's sanitizers, on every kind of products and odd sizes."""
     command = build.compiler()
-    preload = subprocess.run([*command, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout
-    if not os.path.isabs(preload.strip()):
+    preload = run(*command, "-print-file-name=libasan.so").stdout.strip()
+    if not os.path.isabs(preload):
         pytest.skip("no sanitizer library")
-    script = tmp_path / "cxx"
-    script.write_text(
-        f'#!/bin/sh\nexec {command[0]} "$@" -g -O1 -fsanitize=address,undefined -fno-sanitize-recover\n'
-    )
+    script, flags = tmp_path / "cxx", "-g -O1 -fsanitize=address,undefined -fno-sanitize-recover"
+    script.write_text(f'#!/bin/sh\nexec {command[0]} "$@" {flags}\n')
     script.chmod(0o755)
     environment = {
-        "CXX": str(script), "XDG_CACHE_HOME": str(tmp_path), "LD_PRELOAD": preload.strip(),
+        "CXX": str(script), "XDG_CACHE_HOME": str(tmp_path), "LD_PRELOAD": preload,
         "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1", "PYTHONMALLOC": "malloc",
     }  # fmt: skip
     sizes = [
@@ -108,7 +103,4 @@ for fields in {sizes}:
     for products in library.bfloat16_products():
         Problem(torch.bfloat16, **fields).by_kernel(products)
 """
-    result = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
+    python("-c", code, env=environment, check=True)

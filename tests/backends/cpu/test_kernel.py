@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from trm.model.parameters import initial_weights
 from trm.model.plain import PLAIN, PlainRounds
 
 pytestmark = pytest.mark.skipif(build.compiler() is None, reason="needs a C++ compiler")
+ATTENTION = {"mixer": "attention", "position": "rope"}
 VARIANTS = {
     "one layer": {},
     "two layers, T = 2": {"layers": 2, "h_cycles": 2},
@@ -26,36 +28,40 @@ VARIANTS = {
     "no puzzle token": {"puzzle_tokens": 0, "cells": 10},
     "learned positions": {"position": "learned", "layers": 3},
     "wide": {"d_model": 256, "rows": 3, "vocab": 40, "multiple": 64},
-    "attention": {"mixer": "attention", "position": "rope", "layers": 2, "h_cycles": 2},
-    "attention, 9x9": {
-        "mixer": "attention",
-        "position": "rope",
-        "cells": 81,
-        "d_model": 64,
-        "heads": 4,
-        "rows": 9,
-    },
+    "attention": ATTENTION | {"layers": 2, "h_cycles": 2},
+    "attention, 9x9": ATTENTION | {"cells": 81, "d_model": 64, "heads": 4, "rows": 9},
     "attention, one head": {"mixer": "attention", "heads": 1, "d_model": 40, "cells": 16, "puzzle_tokens": 0},
-    "attention, learned positions": {
-        "mixer": "attention",
-        "position": "learned",
-        "d_model": 24,
-        "heads": 3,
-        "cells": 30,
-    },
+    "attention, learned positions": ATTENTION
+    | {"position": "learned", "d_model": 24, "heads": 3, "cells": 30},
 }
 MIXING = [("mlp", 1, "none"), ("attention", 1, "none"), ("attention", 2, "rope"), ("attention", 4, "learned")]
 EXACT = ("steps", "halted", "inputs", "histogram")
 BFLOAT16 = [library.PAIRED_BF16, library.AVX512_BF16, library.AMX]
 
 
-def available(products):
-    """Whether this machine has such products."""
+@pytest.fixture
+def dtype_of():
+    """The dtype of a kind of products; skips the test where this machine has none."""
+
+    def find(products):
+        try:
+            library.Kernel((1, 4, 0, 16, 16, 16, 4, 1, 0, 0), products)
+        except ValueError:
+            pytest.skip("this processor has no such products")
+        return torch.bfloat16 if products else torch.float32
+
+    return find
+
+
+@contextmanager
+def threads(count):
+    """As many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
-        library.Kernel((1, 4, 0, 16, 16, 16, 4, 1, 0, 0), products)
-    except ValueError:
-        return False
-    return True
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -88,44 +94,30 @@ def test_equals_the_definition_at_odd_sizes(rows, width, cells, tokens, layers, 
 
 @pytest.mark.parametrize("products", BFLOAT16)
 @pytest.mark.parametrize("variant", ["6x6", "9x9", "two layers, T = 2", "attention", "attention, 9x9"])
-def test_bfloat16_is_closer_to_the_truth_than_pytorch(products, variant):
+def test_bfloat16_is_closer_to_the_truth_than_pytorch(products, variant, dtype_of):
     """Mean over weights and seeds of the logarithm of each gradient's relative error, against autograd's."""
-    if not available(products):
-        pytest.skip("this processor has no such products")
-    excess = []
+    excess, dtype = [], dtype_of(products)
     for seed in range(4):
-        problem = Problem(torch.bfloat16, seed=seed, **VARIANTS[variant])
-        mine, its, exact = (
-            problem.by_kernel(products),
-            *map(problem.by_autograd, (torch.bfloat16, torch.float64)),
-        )
+        problem = Problem(dtype, seed=seed, **VARIANTS[variant])
+        mine, its, exact = (problem.by_kernel(products), *map(problem.by_autograd, (dtype, torch.float64)))
         for name in problem.layout.shapes:
             excess.append(math.log(relative(mine[name], exact[name]) / relative(its[name], exact[name])))
     assert math.exp(statistics.mean(excess)) < 1
 
 
 @pytest.mark.parametrize("products", [library.FLOAT32, *BFLOAT16])
-def test_any_number_of_threads_gives_the_same_bits(products):
-    if not available(products):
-        pytest.skip("this processor has no such products")
-    dtype = torch.bfloat16 if products else torch.float32
-    found = []
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
+def test_any_number_of_threads_gives_the_same_bits(products, dtype_of):
+    dtype, found = dtype_of(products), []
+    for count in (1, 2, 3):
+        with threads(count):
             found.append(Problem(dtype, rows=33, cells=16).by_kernel(products))
-    finally:
-        torch.set_num_threads(before)
     for other in found[1:]:
         assert all(torch.equal(found[0][name], other[name]) for name in other)
 
 
 def test_more_threads_than_it_has_room_for(monkeypatch):
     monkeypatch.setattr(library.torch, "get_num_threads", lambda: 200)
-    problem = Problem(torch.float32, rows=100)
-    for a, b in zip(inference(problem, load_implementation("fused")), inference(problem, PLAIN), strict=True):
-        assert relative(a, b) < 2e-5
+    compare_inference(Problem(torch.float32, rows=100))
 
 
 def test_a_nan_reaches_the_loss():
@@ -134,26 +126,27 @@ def test_a_nan_reaches_the_loss():
     assert problem.by_kernel()["sums"].isnan().any()
 
 
-def inference(problem, implementation):
+def compare_inference(problem, count=None):
+    """The kernel's answers, with some threads, against the definition's."""
     vectors = problem.h_init, problem.l_init, problem.table
     model, weights = problem.model, problem.layout.views(problem.params)
-    net = InferenceNetwork(weights, *vectors, problem.arch, model.h_cycles, model.l_cycles, implementation)
-    x = net.embed(problem.new.inputs, problem.new.puzzle)
-    return net.step(problem.carry.z_H, problem.carry.z_L, x)
+
+    def found(implementation):
+        own = (problem.arch, model.h_cycles, model.l_cycles, implementation)
+        net = InferenceNetwork(weights, *vectors, *own)
+        x = net.embed(problem.new.inputs, problem.new.puzzle)
+        return net.step(problem.carry.z_H, problem.carry.z_L, x)
+
+    with threads(count) if count else nullcontext():
+        mine = found(load_implementation("fused"))
+    for a, b in zip(mine, found(PLAIN), strict=True):
+        assert relative(a, b) < 2e-5
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("threads", [1, 2])
-def test_inference_equals_the_definition(variant, threads):
-    problem = Problem(torch.float32, **VARIANTS[variant])
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        mine = inference(problem, load_implementation("fused"))
-    finally:
-        torch.set_num_threads(before)
-    for a, b in zip(mine, inference(problem, PLAIN), strict=True):
-        assert relative(a, b) < 2e-5
+@pytest.mark.parametrize("count", [1, 2])
+def test_inference_equals_the_definition(variant, count):
+    compare_inference(Problem(torch.float32, **VARIANTS[variant]), count)
 
 
 def rounds(dtype, **fields):
@@ -187,10 +180,8 @@ def test_wrong_gradients_are_noticed(monkeypatch, caplog):
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
 @pytest.mark.parametrize("products", [library.FLOAT32, *BFLOAT16])
-def test_the_self_check_tells_right_from_wrong(monkeypatch, products, mixer):
-    if not available(products):
-        pytest.skip("this processor has no such products")
-    dtype = torch.bfloat16 if products else torch.float32
+def test_the_self_check_tells_right_from_wrong(monkeypatch, products, mixer, dtype_of):
+    dtype = dtype_of(products)
     limit = choice.TOLERANCE[dtype]
     assert choice.gradients_differ(products, dtype, mixer) < limit / 2
     for name in ("BLOCK", "ATTENTION_BLOCK"):

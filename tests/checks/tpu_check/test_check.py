@@ -30,35 +30,47 @@ def keep(
     (folder / f"{program_key(config, where, 'train', remat)}.json").write_text(json.dumps(answer))
 
 
-def test_a_program_that_fits(tmp_path: Path):
+@pytest.fixture
+def checked(tmp_path):
+    """Checks a run's training step by the numbers that are kept; returns the result, and its row of the table."""
+
+    def result(config: RunConfig | None = None, where: Slice = HOST) -> Any:
+        found = check(config or run(), where, "train", tmp_path)
+        return found, table([("it", found)], where).splitlines()[1]
+
+    return result
+
+
+def test_a_program_that_fits(tmp_path, checked):
     keep(tmp_path, run(), collectives={"all-reduce": {"count": 2, "bytes": 50_000_000}})
-    result = check(run(), HOST, "train", tmp_path)
+    result, row = checked()
     assert (result.fits, result.rows_per_chip, result.advice) == (True, 768, "")
     assert result.collective_ms == pytest.approx(1.0)
     assert result.step_ms == pytest.approx(301.0)
     assert result.utilisation == pytest.approx(768 * 42.72e9 / 0.301 / 275e12, rel=1e-3)
-    assert "fits" in table([("tiny", result)], HOST).splitlines()[1]
+    assert "fits" in row
 
 
-def test_chips_of_other_generations_have_their_own_speed_and_memory(tmp_path: Path):
+def test_chips_of_other_generations_have_their_own_speed_and_memory(tmp_path, checked):
     v6e, v5e = parse_slice("v6e-4"), parse_slice("v5litepod-4")
     keep(tmp_path, run(), where=v6e, peak_gib=20.0)
-    result = check(run(), v6e, "train", tmp_path)
+    result, _ = checked(where=v6e)
     assert result.fits
     assert result.step_ms == pytest.approx(180.0)  # 315 million cycles at 1.75 GHz
     keep(tmp_path, run(), where=v5e, peak_gib=20.0)
     keep(tmp_path, run(), where=v5e, remat=True, peak_gib=16.0)
     keep(tmp_path, run(micro_batches=2), where=v5e, peak_gib=10.0)
-    result = check(run(), v5e, "train", tmp_path)
+    result, row = checked(where=v5e)
     assert not result.fits  # 20 GiB of 15.75
-    assert "DOES NOT FIT (15.75 GiB)" in table([("big", result)], v5e)
+    assert "DOES NOT FIT (15.75 GiB)" in row
     assert result.advice == "training.micro_batches=2 makes it fit (10.0 GiB)"
 
 
 def test_programs_differ_by_shape_and_not_by_rates():
-    assert program_key(run(), HOST, "train") == program_key(run(lr=1e-3, steps=5), HOST, "train")
-    assert program_key(run(), HOST, "train") != program_key(run(micro_batches=2), HOST, "train")
-    assert program_key(run(), HOST, "train") != program_key(run(), parse_slice("v4-64"), "train")
+    key = program_key(run(), HOST, "train")
+    assert key == program_key(run(lr=1e-3, steps=5), HOST, "train")
+    assert key != program_key(run(micro_batches=2), HOST, "train")
+    assert key != program_key(run(), parse_slice("v4-64"), "train")
 
 
 def test_what_determines_a_program_follows_from_imports():
@@ -68,45 +80,45 @@ def test_what_determines_a_program_follows_from_imports():
     assert "trm.pipeline.plan" not in found
 
 
-def test_what_makes_it_fit_is_said(tmp_path: Path):
+def test_what_makes_it_fit_is_said(tmp_path, checked):
     keep(tmp_path, run(), fits=False, needs_gib=39.5)
     keep(tmp_path, run(), remat=True, peak_gib=8.4)
-    result = check(run(), HOST, "train", tmp_path)
+    result, row = checked()
     assert not result.fits
     assert result.advice.startswith("TRM_XLA_REMAT=1 makes it fit (8.4 GiB)")
-    assert "DOES NOT FIT (30.75 GiB)" in table([("big", result)], HOST)
+    assert "DOES NOT FIT (30.75 GiB)" in row
 
     keep(tmp_path, run(), fits=False, needs_gib=80.0, remat=None)
     keep(tmp_path, run(), remat=True, fits=False, needs_gib=33.0)
     keep(tmp_path, run(micro_batches=2), peak_gib=20.0)
-    assert check(run(), HOST, "train", tmp_path).advice == "training.micro_batches=2 makes it fit (20.0 GiB)"
+    assert checked()[0].advice == "training.micro_batches=2 makes it fit (20.0 GiB)"
 
 
-def test_a_host_slower_than_its_chips_is_said(tmp_path: Path):
-    keep(tmp_path, run(), host_ms=400.0)
-    advice = check(run(), HOST, "train", tmp_path).advice
-    assert "host 400 ms, longer than the chips' 300 ms: a larger batch" in advice
-    pod = parse_slice("v4-64")
-    keep(tmp_path, run(), where=pod, host_ms=0.5, cycles=315_000)
-    assert (
-        "host 0.5 ms, longer than the chips' 0.3 ms: use fewer chips"
-        in check(run(), pod, "train", tmp_path).advice
-    )
+@pytest.mark.parametrize(
+    ("where", "host_ms", "cycles", "words"),
+    [
+        ("v4-8", 400.0, 315_000_000, "host 400 ms, longer than the chips' 300 ms: a larger batch"),
+        ("v4-64", 0.5, 315_000, "host 0.5 ms, longer than the chips' 0.3 ms: use fewer chips"),
+    ],
+)
+def test_a_host_slower_than_its_chips_is_said(tmp_path, checked, where, host_ms, cycles, words):
+    keep(tmp_path, run(), where=parse_slice(where), host_ms=host_ms, cycles=cycles)
+    assert words in checked(where=parse_slice(where))[0].advice
 
 
-def test_rows_must_divide_over_the_chips(tmp_path: Path):
+def test_rows_must_divide_over_the_chips(checked):
     with pytest.raises(UserError, match="30 rows .* do not divide over the 4 chips of v4-8"):
-        check(run(batch_size=30), HOST, "train", tmp_path)
+        checked(run(batch_size=30))
 
 
-def test_a_missing_environment_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_missing_environment_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("TRM_TPU_PYTHON", str(tmp_path / "python"))
     with pytest.raises(UserError, match="build the environment envs/tpu"):
         tpu_python()
 
 
-def test_the_command_knows_the_runs_of_the_study(capsys: pytest.CaptureFixture):
+def test_the_command_knows_the_runs_of_the_study(capsys):
     assert main(["tpu-check", "--run", "no-such-run"]) == 2
     assert "the study has no run 'no-such-run'" in capsys.readouterr().err
     assert main(["tpu-check", "--topology", "v5e-8"]) == 2
@@ -114,7 +126,7 @@ def test_the_command_knows_the_runs_of_the_study(capsys: pytest.CaptureFixture):
 
 
 def test_the_command_says_what_it_does_and_one_program_s_failure_hides_no_other(
-    capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("TRM_TPU_PYTHON", sys.executable)  # asked for, never started
     pod, runs = parse_slice("v4-64"), open_project({"study": "config/laptop.yaml"}).runs
@@ -126,23 +138,13 @@ def test_the_command_says_what_it_does_and_one_program_s_failure_hides_no_other(
     first, second, *_ = next(names for names in alike.values() if len(names) > 1)
     small = next(name for name, one in runs.items() if one.config.training.batch_size == 16)
     keep(tmp_path, runs[first].config, where=pod)
-    options = [
-        "--study",
-        "config/laptop.yaml",
-        "--topology",
-        "v4-64",
-        "--steps",
-        "train",
-        "--cache",
-        str(tmp_path),
-    ]
-    for name in (first, second):
-        options += ["--run", name]
-    assert main(["tpu-check", *options]) == 0
+    words = f"tpu-check --study config/laptop.yaml --topology v4-64 --steps train --cache {tmp_path}"
+    options = [*words.split(), "--run", first, "--run", second]
+    assert main(options) == 0
     shown = capsys.readouterr()
     assert "v4-64, 32 chips: 2 runs have 1 programs; 1 are known" in shown.err
     assert f"{first} and 1 more" in shown.out
-    assert main(["tpu-check", *options, "--run", small]) == 1
+    assert main([*options, "--run", small]) == 1
     shown = capsys.readouterr()
     assert "16 rows" in shown.err
     assert "do not divide over the 32 chips" in shown.err
@@ -150,12 +152,13 @@ def test_the_command_says_what_it_does_and_one_program_s_failure_hides_no_other(
 
 
 def test_a_canvas_and_the_puzzles_evaluated_are_the_run_s_own():
-    small = RunConfig.model_validate(
-        {"data": {"task": "arc", "source": "json", "files": ["x"], "arc_side": 4}}
-    )
-    assert sizes_of(small).seq_len == 16
+    arc = {"task": "arc", "source": "json", "files": ["x"], "arc_side": 4}
+    assert sizes_of(RunConfig.model_validate({"data": arc})).seq_len == 16
     few = run().model_copy(update={"data": run().data.model_copy(update={"test_puzzles": 100})})
-    assert program_key(run(), HOST, "eval") != program_key(few, HOST, "eval")
-    assert program_key(run(), HOST, "train") == program_key(few, HOST, "train")
-    pod = parse_slice("v4-64")  # whose jobs train and validate
-    assert program_key(run(), pod, "eval") == program_key(few, pod, "eval")
+    # jobs of a large slice train and validate
+    for where, what, same in (
+        (HOST, "eval", False),
+        (HOST, "train", True),
+        (parse_slice("v4-64"), "eval", True),
+    ):
+        assert (program_key(run(), where, what) == program_key(few, where, what)) is same

@@ -20,24 +20,19 @@ def project() -> Project:
 
 
 @pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def checked(monkeypatch, tmp_path) -> Path:
     monkeypatch.setattr(module, "CHECKED", tmp_path)
     return tmp_path
 
 
 def keep(folder: Path, project: Project, run: str, where: str, milliseconds: float, **more: Any) -> None:
-    answer = {
-        "fits": True,
-        "cycles": round(milliseconds * 1.05e6),
-        "collectives": {},
-        "host_ms": 5.0,
-        "peak_gib": 1.0,
-    } | more
+    answer = {"fits": True, "cycles": round(milliseconds * 1.05e6), "collectives": {}, "host_ms": 5.0}
+    answer |= {"peak_gib": 1.0} | more
     key = program_key(project.runs[run].config, parse_slice(where), "train")
     (folder / f"{key}.json").write_text(json.dumps(answer))
 
 
-def test_compiled_step_times_replace_those_from_flops(project: Project, checked: Path):
+def test_compiled_step_times_replace_those_from_flops(project, checked):
     run = next(iter(project.runs))
     before = Estimates(project).of(run)
     assert not before.compiled
@@ -63,7 +58,7 @@ def test_compiled_step_times_replace_those_from_flops(project: Project, checked:
     assert Estimates(project).of(run) == before
 
 
-def test_hosts_of_a_job_by_runs_per_hour(project: Project, checked: Path, monkeypatch: pytest.MonkeyPatch):
+def test_hosts_of_a_job_by_runs_per_hour(project, checked, monkeypatch):
     run = next(iter(project.runs))
     keep(checked, project, run, "v4-8", 80.0)
     keep(checked, project, run, "v4-64", 12.0)

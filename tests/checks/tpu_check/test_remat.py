@@ -29,7 +29,7 @@ def gradients() -> tuple[XlaNetwork, torch.Tensor]:
     return network, grads
 
 
-def test_blocks_are_computed_again_where_their_activations_would_not_fit(monkeypatch: pytest.MonkeyPatch):
+def test_blocks_are_computed_again_where_their_activations_would_not_fit(monkeypatch):
     network, kept = gradients()
     assert network.remat is False
     w = initial_weights(MODEL, 16, 6, 0)
@@ -45,7 +45,7 @@ def test_blocks_are_computed_again_where_their_activations_would_not_fit(monkeyp
     assert gradients()[0].remat is False
 
 
-def test_wrong_knobs_are_refused(monkeypatch: pytest.MonkeyPatch):
+def test_wrong_knobs_are_refused(monkeypatch):
     monkeypatch.setenv("TRM_XLA_REMAT", "yes")
     with pytest.raises(UserError, match="TRM_XLA_REMAT=yes: choose 0, 1 or auto"):
         gradients()
@@ -56,9 +56,7 @@ def test_wrong_knobs_are_refused(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
-def test_as_many_blocks_keep_their_activations_with_kernels_as_fit(
-    mixer: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_as_many_blocks_keep_their_activations_with_kernels_as_fit(mixer, monkeypatch):
     model = MODEL.model_copy(update={"mixer": mixer, "d_model": 128})
     layout, arch = Layout.of(model, 16, 6), architecture(model, torch.bfloat16)
     w, rows = initial_weights(model, 16, 6, 0), 4096
