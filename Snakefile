@@ -6,9 +6,13 @@ from snakemake.utils import min_version
 
 min_version("9.20")
 
+from trm.errors import UserError
 from trm.pipeline.jobs import open_jobs, said
 
-study, controller = open_jobs(config, storage, workflow)
+try:
+    study, controller = open_jobs(config, storage, workflow)
+except UserError as error:
+    raise WorkflowError(str(error)) from None
 
 if study.file.prefix:
 

@@ -43,7 +43,7 @@ def test_a_figure_without_its_fit_or_table_says_which(tables: dict[str, Table]) 
     with styled(), pytest.raises(UserError, match=no_fit):
         draw(figure(**LAW), [tables["data_size"]], [])
     with styled(), pytest.raises(UserError, match="no --table holds experiment data_size"):
-        draw(figure(kind="repeated"), [tables["augmentation"]], [])
+        draw(figure(kind="surface", form="repeated_data"), [tables["augmentation"]], [])
     with pytest.raises(UserError, match="does not exist"), styled("nowhere.mplstyle"):
         pass
 

@@ -58,7 +58,7 @@ def test_a_run_is_the_same(servers, dataset_folder, tmp_path):
     [
         ("train --help", 0, "--dataset"),
         ("evaluate --run nowhere --dataset nowhere --out x.json", 2, "nowhere"),
-        ("train --nonsense", 2, "nonsense"),
+        ("train --nonsense", 2, "the following arguments are required: --config"),
         ("plot --spec { --table t.csv --out f.pdf", 2, "--spec"),  # the other server
     ],
 )

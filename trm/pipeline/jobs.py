@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient
 from snakemake.shell import shell
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
@@ -163,17 +162,14 @@ def preflight_file(settings: Settings, hosts: int) -> str:
 
 def open_jobs(config: dict[str, Any], storage: Any, snakemake: Any) -> tuple[Jobs, Controller]:
     """The study that the Snakefile is read for, and what listens to Snakemake's events. `storage`, `snakemake`: the
-    Snakefile's `storage` and `workflow`. WorkflowError: one sentence on what is wrong."""
+    Snakefile's `storage` and `workflow`. Raises UserError."""
     # Snakemake's graph is no garbage: collecting took a quarter of a dry run of 5,000 points, and a fifth at its end
     gc.set_threshold(200_000, 20, 100)
     atexit.register(gc.freeze)
-    try:
-        project = open_project(config, storage, snakemake.output_settings.dryrun)
-        jobs = Jobs(project, snakemake)
-        if snakemake.is_main_process:
-            project.check_figures()
-    except UserError as error:
-        raise WorkflowError(str(error)) from None
+    project = open_project(config, storage, snakemake.output_settings.dryrun)
+    jobs = Jobs(project, snakemake)
+    if snakemake.is_main_process:
+        project.check_figures()
     if "slurm" in ExecutorPluginRegistry().plugins:
         _use_slurm(project, snakemake)
     if project.files.prefix:
