@@ -37,8 +37,10 @@ def test_the_first_build_makes_everything_and_trains_shared_points_once(built):
 
 def test_nothing_to_do_afterwards_though_a_controller_holds_the_lock(project):
     """Or after one was killed: its locks are left."""
+    locks = project.folder / ".snakemake/locks"
+    locks.mkdir(exist_ok=True)
     for kind, file in (("output", "results/report.html"), ("input", "results/plots/batch.pdf")):
-        (project.folder / f".snakemake/locks/0.{kind}.lock").write_text(f"{file}\n")
+        (locks / f"0.{kind}.lock").write_text(f"{file}\n")
     assert project.would_run() == {}
     assert project.said == ""
 
@@ -171,11 +173,13 @@ def test_a_revert_publishes_again_what_exists(project):
 
 
 def test_experiments_and_pictures_are_targets(project):
-    (project.folder / "results/plots/data_size.png").unlink()
-    (project.folder / "results/plots/batch.pdf").unlink()
+    plots = project.folder / "results/plots"
+    (plots / "data_size.pdf").unlink()
+    (plots / "batch.png").unlink()
     jobs = project.would_run("data_size")
     assert jobs["publish"] == 1
     assert "html_report" not in jobs
+    assert project.would_run()["publish"] == 2
 
 
 def test_sizes_are_checked_for_what_is_asked_for(project):
