@@ -94,9 +94,8 @@ class ProxyHandler(Handler):
     def handle(self) -> None:
         """Handle the requests with one connection to the backend."""
         self.backend = http.client.HTTPConnection(*self.server.backend, timeout=60)
-        with contextlib.suppress(ConnectionError):
+        with contextlib.closing(self.backend), contextlib.suppress(ConnectionError):
             super().handle()
-        self.backend.close()
 
     def _forward(self) -> None:
         proxy = self.server
