@@ -118,8 +118,7 @@ def test_accounting_knows_jobs_that_have_left_the_queue(new_study):
     study = new_study(steps=800, seeds=2)
     cluster = study.cluster
     with cluster.limited("MaxSubmitJobs=1"), cluster.configured("MinJobAge=2"):
-        # a job that starts before the nodes have registered with the new slurmctld has no GPUs (22.05)
-        process = study.start("--until", "train", "--retries", "1", "--slurm-array-jobs", "train")
+        process = study.start("--until", "train", "--retries", "0", "--slurm-array-jobs", "train")
         study.wait(lambda: "step 20/" in study.log(), "training")
         assert "Slurm takes no more jobs for now" in study.output
         outage(study)
