@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests import warm
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -22,6 +24,13 @@ def run(*words: object, env: dict[str, str] | None = None, check: bool = False, 
     return done
 
 
-def python(*words: object, **options: Any) -> subprocess.CompletedProcess:
-    """`python WORDS` with this interpreter."""
-    return run(sys.executable, *words, **options)
+def python(
+    *words: object, env: dict[str, str] | None = None, check: bool = False, **options: Any
+) -> subprocess.CompletedProcess:
+    """`python WORDS` with this interpreter, in a fork of a process with the libraries imported where that is the same."""
+    texts = tuple(map(str, words))
+    if not warm.accepts(texts, env or {}) or options.keys() - {"cwd", "timeout"}:
+        return run(sys.executable, *words, env=env, check=check, **options)
+    done = warm.run(texts, env or {}, **{"cwd": None, "timeout": 600} | options)
+    assert not check or done.returncode == 0, f"{done.stdout}{done.stderr}"
+    return done
