@@ -27,7 +27,7 @@ def run(*words: object, env: dict[str, str] | None = None, check: bool = False, 
 def python(
     *words: object, env: dict[str, str] | None = None, check: bool = False, **options: Any
 ) -> subprocess.CompletedProcess:
-    """`python WORDS` with this interpreter, in a fork of a process with the libraries imported where that is the same."""
+    """`python WORDS` with this interpreter, in a fork of a warm process where that is the same."""
     texts = tuple(map(str, words))
     if not warm.accepts(texts, env or {}) or options.keys() - {"cwd", "timeout"}:
         return run(sys.executable, *words, env=env, check=check, **options)
