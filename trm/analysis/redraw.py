@@ -4,10 +4,12 @@
 
 Every folder below the first argument that has a `figures.json` (name -> a figure's spec) and a `table.csv`, as a study
 writes it, with `table.csv.json` and `table.csv.curves.csv` beside it, gives its figures as OUT/<name>.pdf, .png, .json.
+The figures of several tables are in `figures.json` of the first argument; each lists the folders of its `tables`.
 The laws that they show are fitted anew.
 """
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 from textwrap import fill
@@ -27,6 +29,8 @@ from trm.study.reading import parse
 WIDTH = 120
 MARKS = "<!-- pages -->\n", "<!-- end of pages -->"
 """Around the list of pages in docs/results.md."""
+PICTURE = "scaling_laws.png"
+"""The figure that README and docs/index.md show."""
 HOW = """Written from `table.csv` by `python -m trm.analysis.redraw docs/results --out figures --write`, which also
 redraws the figures; `note.md` holds what the table does not say. [All results](../../results.md)
 """
@@ -41,12 +45,12 @@ def redraw(results: Path, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     drawn = []
     for path in kept:
-        table = load(path.parent / "table.csv")
         for name, fields in read_json(path).items():
             target = out / f"{name}.pdf"
+            tables = [load(path.parent / folder / "table.csv") for folder in fields.pop("tables", ["."])]
             spec = parse(FIGURE, fields, f"{path}: {name}")
             with styled():
-                save(fit_and_draw(spec, table.experiment, [table]), target)
+                save(fit_and_draw(spec, tables[0].experiment, tables), target)
             drawn.append(target)
     return drawn
 
@@ -58,7 +62,7 @@ def texts(results: Path, drawn: dict[str, dict[str, Any]]) -> dict[Path, str]:
         results: the folder docs/results of a checkout.
         drawn: the JSON of every figure by name, as `redraw` has just written it.
     """
-    folders = sorted(path.parent for path in results.rglob("figures.json"))
+    folders = sorted(path.parent for path in results.rglob("figures.json") if path.parent != results)
     notes = {path: quoted(path.read_text("utf-8"), results) for path in results.rglob("note.md")}
     found, lines = dict(notes), []
     for folder in folders:
@@ -129,6 +133,8 @@ def main() -> int:
         facts = {path.stem: read_json(path.with_suffix(".json")) for path in drawn}
         for path, text in texts(args.results, facts).items() if args.write else ():
             write_text(path, text)
+        if args.write:
+            shutil.copy(args.out / PICTURE, args.results.parent / "images" / PICTURE)
     except UserError as error:
         print(f"redraw: {error}", file=sys.stderr)
         return 2

@@ -121,8 +121,8 @@ def _law(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, Any]])
 
 def _legend(axis: Axes, title: str = "") -> None:
     if axis.get_legend_handles_labels()[0]:
-        style = {"fontsize": common.SMALL, "title_fontsize": common.SMALL, "handlelength": 1.2}
-        axis.legend(loc="best", ncols=2, title=title, **style)
+        style = {"fontsize": common.SMALL, "title_fontsize": common.SMALL, "handlelength": 1.0}
+        axis.legend(loc="best", ncols=2, title=title, handletextpad=0.5, columnspacing=1.0, **style)
 
 
 def _falls(fit: Fit | None, panel: Panel) -> str:
@@ -182,9 +182,9 @@ def _optima(
         if "optima" not in group:
             continue
         for key, name in (("x", column), *((("steps", "training.steps"),) if panel is cell[0] else ())):
-            colour, first = common.OKABE_ITO[index % 8], group["optima"][0]
+            colour = common.OKABE_ITO[index % 8]
             isoflop.best_values(axis, group, key, colour)
-            common.note(axis, noun(name), (first["second"], first[key]), (5, 5), color=colour)
+            common.entry(axis, noun(name), marker="D", color=colour)
             index += 1
             values += [item[key] for item in group["optima"]]
         places += [item["second"] for item in group["optima"]]
@@ -192,6 +192,8 @@ def _optima(
         raise UserError(f"too few values in {cell[0].experiment} to find the best ones")
     common.axis_scale(axis, "x", label("train_flops"), np.array(places))
     common.axis_scale(axis, "y", Label("best value at equal compute", log=True), np.array(values))
+    axis.set_ylim(top=20 * axis.get_ylim()[1])  # room for the legend above the curves
+    _legend(axis)
     return Shown(_grows(claims), "", pd.concat(rows), claims)
 
 
@@ -206,6 +208,8 @@ def _restarts(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, A
     restarts.panel(axis, laws)
     for index, (value, colour) in enumerate(common.colours(list(laws)).items() if key else ()):
         common.entry(axis, common.hue_name(str(key), value), marker=common.MARKERS[index % 8], color=colour)
+    low, high = axis.get_ylim()
+    axis.set_ylim(low - 0.4 * (high - low) * bool(key), high)  # room for the legend below the curves
     _legend(axis)
     first = next(iter(laws.values()))
     title = f"{first.half} attempts predict {first.whole} to {points(restarts.missed(laws), sign=False)}"
