@@ -9,7 +9,7 @@ from snakemake.cli import parse_args
 from snakemake_executor_plugin_tpu.__main__ import parse
 from tests.shell import ROOT, python
 from trm.errors import UserError
-from trm.pipeline.cloud import VARIABLES, cloud_settings
+from trm.pipeline.cloud import VARIABLES, cloud_settings, tpu_prices
 from trm.pipeline.settings import Settings
 
 GOOD = {
@@ -45,6 +45,11 @@ def test_file_and_environment(tmp_path, monkeypatch):
     assert cloud_settings(path)["bucket"] == "gs://my-bucket/trm"
     monkeypatch.setenv("TRM_BUCKET", "gs://other")
     assert cloud_settings(path)["bucket"] == "gs://other"
+
+
+def test_prices_are_those_of_the_plan(good):
+    assert tpu_prices(spot=True)["v4"] == 0.9215
+    assert tpu_prices(spot=False) == {"v4": 3.22, "v5litepod": 1.2, "v6e": 2.7}
 
 
 @pytest.mark.parametrize(

@@ -41,26 +41,8 @@ def study(folder: Path) -> Path:
     return path
 
 
-def first_hour(study: dict, experiment: dict) -> str:
-    """Return a study for the first hour: a job long enough to be interrupted, and one for all hosts."""
-    study["scales"]["tpu"]["runtime"]["checkpoint_minutes"] = 0.02
-    figures = experiment["figures"]
-    one = {"question": "One?", "grid": [{"set": {"training.steps": 150}}], "figures": figures}
-    whole = {"question": "All?", "grid": [{}], "seeds": [1], "figures": figures}
-    document = study | {"name": "first-hour", "figures": [], "report": ["one_host"]}
-    return yaml.safe_dump(
-        document | {"experiments": {"one_host": one, "whole_slice": whole}}, sort_keys=False
-    )
-
-
 def without_chips(folder: Path) -> None:
     """Make the shipped profile fit what is emulated."""
-    document = yaml.safe_load((folder / "config" / "experiments.yaml").read_text())
-    shipped = yaml.safe_load((ROOT / "config/first-hour.yaml").read_text())["experiments"]
-    tiny = first_hour(document, shipped["one_host"])
-    (folder / "config" / "first-hour.yaml").write_text(tiny)
-    plan = folder / "profiles" / "tpu" / "first-hour.yaml"
-    plan.write_text(re.sub(r"(?m)^estimate:.*", "estimate: echo '{}'", plan.read_text()))
     config = folder / "profiles" / "tpu" / "config.yaml"
     lines = [
         line
@@ -165,22 +147,12 @@ def test_every_block_of_the_page_works(tmp_path):
             )
         requests = [r for r in pod.api.requests if type(r).__name__ == "CreateQueuedResourceRequest"]
         nodes = [request.queued_resource.tpu.node_spec[0].node for request in requests]
-        # first contact, the first hour and once more after it deleted its own, the study
-        assert [node.accelerator_type for node in nodes] == ["v4-8", "v4-16", "v4-16", "v4-16"]
+        # first contact, the study
+        assert [node.accelerator_type for node in nodes] == ["v4-8", "v4-16"]
         assert {node.service_account.email for node in nodes} == {
             "trm-pod@my-project.iam.gserviceaccount.com"
         }
         assert not pod.api.queued
-    record = json.loads((folder / "first-hour.json").read_text())
-    assert record["ok"], record
-    training = [text for name, text in record["collected"].items() if name.endswith("training.json")]
-    assert {(run["workers"], run["resumes"] > 0) for run in training} == {(1, True), (2, False)}
-    assert {step["name"] for step in record["steps"]} >= {
-        "create",
-        "one host, interrupted",
-        "whole slice",
-        "delete",
-    }
     assert (home / ".ssh" / "snakemake_tpu").exists()
     assert any("node READY" in text for text in said)
     assert (folder / "results" / "plots" / "scaling_laws.pdf").stat().st_size > 5000

@@ -29,7 +29,7 @@ NOT_RUN = {
     r".*from-reference": "a checkpoint of the published code; tests/training/test_convert.py",
     r"python -m benchmarks|snakemake --profile profiles/(gpu|tpu|slurm)": "other machines",
     r"python -m trm\.analysis\.redraw": "tests/analysis/test_redraw.py",
-    r"(bin/|python -m )trm play|.*tpu-check|.*first-hour": "tests/play, tests/checks/tpu_check, test_first_hour.py",
+    r"(bin/|python -m )trm play|.*tpu-check": "tests/play, tests/checks/tpu_check",
     r".*\.\.\.( |$)": "an abbreviation",
 }
 """Commands that are not run, and why."""

@@ -98,9 +98,3 @@ def test_what_is_called_equal_compute_is(workflows, scale, experiment, one, othe
         data = shape(config.data)
         costs.append(train_flops(config.model, config.training, data.seq_len, data.vocab_size))
     assert costs[1] == pytest.approx(costs[0], rel=3e-3)
-
-
-def test_the_study_of_the_first_hour_can_be_drawn():
-    project = open_project({"study": str(ROOT / "config/first-hour.yaml")})
-    project.check_figures()
-    assert len(project.runs) == 2

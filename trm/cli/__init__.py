@@ -31,7 +31,6 @@ COMMANDS = {
     "report": "write the report",
     "convert": "exchange weights with the reference implementation",
     "preflight": "check a machine before a long run",
-    "first-hour": "try everything once on a small new TPU slice, for one file to send",
     "tpu-check": "compile the training step for a TPU slice, without a TPU",
     "fork-server": "run the short jobs of a study as forks of one process (started by the pipeline)",
     "checkpoints": "list and clean up checkpoints",

@@ -93,22 +93,12 @@ def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
     return settings
 
 
-def tpu_prices(spot: bool = False, path: str | Path = "config/hardware.yaml") -> dict[str, float]:
+def tpu_prices(spot: bool) -> dict[str, float]:
     """USD per chip and hour by family (v4, v5litepod, ...), from the file of the plan's prices."""
-    document = read_yaml(path)
+    document = read_yaml("config/hardware.yaml")
     prices = {}
     for name, entry in document.items():
         if "slices" in entry:
             price = entry.get("usd_spot") if spot else None
             prices[name.partition("-")[0]] = float(entry["usd_per_device_hour"] if price is None else price)
     return prices
-
-
-def slice_usd(accelerator_type: str) -> float:
-    """USD per hour of a slice on demand. Raises UserError if config/hardware.yaml has no price for its family."""
-    from snakemake_executor_plugin_tpu.allocation import slice_of
-
-    prices, family = tpu_prices(), accelerator_type.partition("-")[0]
-    if family not in prices:
-        raise UserError(f"config/hardware.yaml has no price of {family}, only of {', '.join(prices)}")
-    return slice_of(accelerator_type).chips * prices[family]
