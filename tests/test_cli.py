@@ -42,9 +42,8 @@ def test_every_command_explains_itself(command, capsys):
         ("trian", "did you mean 'train'?"),
         ("study show data_sise",
          "trm study: config/experiments.yaml has no experiment 'data_sise'; did you mean 'data_size'?\n"),
-        ("plan --set training.stepz=3", "did you mean 'training.steps'?"),
-        ("plan --study nowhere.yaml", "nowhere.yaml: No such file"),
-        ("plan --jobs 0", "trm plan: --jobs 0: at least one job runs at once\n"),
+        ("study list --set training.stepz=3", "did you mean 'training.steps'?"),
+        ("study list --study nowhere.yaml", "nowhere.yaml: No such file"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_exit_code_2(words, said, capsys):
@@ -113,8 +112,6 @@ results archive O --root X --dry-run
 study list --study X
 study compare X RUN
 study publish --figure X --identity abc --out O.pdf
-plan --study X
-first-hour --profile X --out O
 """.strip().splitlines()
 THINGS = ("RUN", "SET", "POOL", "nothing", "nothing-in-it", "text", "bytes", "list.json")
 RIGHT = {
@@ -190,18 +187,6 @@ def test_study_list_and_show(capsys):
     plain, changed = shown("show", "baseline"), shown("show", "baseline", "--set", "training.steps=1000")
     assert plain != changed  # what is set is part of the identity
     assert "steps: 1000" in changed
-
-
-def test_plan_totals_budget_and_json(capsys):
-    assert main(["plan", "--scale", "tpu", "--json", "--budget-hours", "720"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    rows, total = plan["rows"], plan["total"]
-    assert total["runs"] == sum(row["runs"] for row in rows) == len(plan["runs"]) > 100
-    hours = {row["experiment"]: row["device_hours"] for row in plan["budget"]["rows"] if row["bought"]}
-    assert 0 < sum(hours.values()) <= 720
-    assert plan["wall_seconds"] >= max(total["seconds"] / plan["at_once"], plan["chain_seconds"])
-    assert main(["plan", "--runs"]) == 0
-    assert "parameters" in capsys.readouterr().out
 
 
 def test_documentation_matches_the_schema():

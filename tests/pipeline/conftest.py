@@ -11,6 +11,7 @@ import yaml
 
 from tests.shell import ROOT, python
 from tests.training.conftest import DATA, dataset_folder  # noqa: F401 (a fixture)
+from trm.pipeline import plan
 
 PIPELINE = ("Snakefile", "workflow", "profiles", "config", "envs")
 STUDY = {
@@ -55,6 +56,13 @@ def one_run(steps: int, seeds: int = 1, scale: str = "laptop", **runtime: float)
     document["base"]["training"]["steps"] = steps
     one = {"question": "One?", "figures": [{"kind": "curves"}]}
     return document | {"experiments": {"one": one}, "figures": []}
+
+
+def planned(project, at_once: int = 2) -> dict:
+    """The plan of all that the selected experiments train and evaluate."""
+    asked = project.selection.experiments
+    jobs = dict.fromkeys(job for name in asked for job in plan.measuring(project, name))
+    return plan.document(project, jobs, at_once, asked)
 
 
 class Project:

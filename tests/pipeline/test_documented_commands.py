@@ -94,9 +94,7 @@ def with_names(command, folder):
         ("training.steps=1000", "training.steps=4"),
         (" [--allow-missing]", ""),
         ("--point 1000", "--point 10"),
-        ("--scale tpu", "--study config/laptop.yaml --scale other"),
         ("'*'", "data_size"),
-        ("--budget-hours", "--study config/laptop.yaml --budget-hours"),
     ):
         command = command.replace(word, value)
     return command

@@ -25,7 +25,7 @@ from snakemake.settings.types import (
     ResourceSettings,
 )
 
-from tests.pipeline.conftest import STUDY, copy_pipeline, one_run
+from tests.pipeline.conftest import STUDY, copy_pipeline, one_run, planned
 from tests.shell import ROOT
 from trm.backends.cpu.speed import Speed
 from trm.errors import UserError
@@ -75,15 +75,6 @@ def pod(document):
     document["base"]["training"]["steps"] = 100_000
 
 
-def test_wall_time_is_at_least_the_longest_chain(study):
-    document = plan.document(study(), at_once=1000)
-    assert document["wall_seconds"] == document["chain_seconds"]
-    slowest = max(run["seconds"] for run in document["runs"])
-    assert document["chain_seconds"] > slowest + 4 * 1.5  # data before it, drawing after it
-    alone = plan.document(study(), at_once=1)
-    assert alone["wall_seconds"] == alone["total"]["seconds"] > document["wall_seconds"]
-
-
 @pytest.fixture
 def graph(monkeypatch):
     """Snakemake's own jobs for targets in this folder, asked in this process."""
@@ -108,23 +99,34 @@ def graph(monkeypatch):
     return jobs
 
 
+def test_wall_time_is_at_least_the_longest_chain(study, graph):
+    project, jobs = study(), graph(["all"])
+    document, alone = (
+        plan.document(project, jobs, at_once, project.selection.experiments) for at_once in (1000, 1)
+    )
+    assert document["wall_seconds"] == document["chain_seconds"]
+    slowest = max(run["seconds"] for run in document["runs"])
+    assert document["chain_seconds"] > slowest + 4 * 1.5  # data before it, drawing after it
+    assert alone["wall_seconds"] == alone["total"]["seconds"] > document["wall_seconds"]
+
+
 def test_evaluations_cost_more_the_more_they_measure(study):
     def restarts(document):
         document["base"]["evaluation"]["restarts"] = [2000]
 
-    plain, noisy = (plan.document(project)["total"] for project in (study(), study(restarts)))
+    plain, noisy = (planned(project)["total"] for project in (study(), study(restarts)))
     assert noisy["evaluation_seconds"] > 1.5 * plain["evaluation_seconds"]
 
 
 def test_the_plan_uses_the_speed_of_finished_runs_of_this_machine(study):
     project = study()
-    before = plan.document(project)
+    before = planned(project)
     assert "from config/hardware.yaml (laptop) until a run here is finished" in plan.text(before)
     runs = list(project.runs)
     finish(project, runs[0], 10.0, flops=5e11)
     finish(project, runs[1], 1e4, "another processor")
     Path(project.catalogue.run_files(runs[2])[0]).parent.mkdir(parents=True)
-    after = plan.document(study())
+    after = planned(study())
     (row,) = (row for row in after["runs"] if row["run"] == runs[5])
     hardware = read_hardware("config/hardware.yaml", "laptop")
     assert row["seconds"] == pytest.approx(hardware.fixed + row["flops"] / 5e10)
@@ -149,7 +151,7 @@ def test_the_first_plan_uses_the_speed_that_set_up_measured(study, monkeypatch):
             1e9 if run.config.model.mixer == "attention" else 5e10 if run.config.model.d_model > 22 else 1e10
         )
         assert seen.of(name).seconds == pytest.approx(fixed + seen.of(name).flops / rate)
-    text = plan.text(plan.document(project))
+    text = plan.text(planned(project))
     assert "1 GFLOP/s to 50 GFLOP/s a CPU core by mixer and width, as set-up measured on this machine" in text
     assert estimates.Estimates(project, measured=False).speeds == []
 
@@ -170,13 +172,13 @@ def test_few_device_hours_are_minutes(hours, text):
 
 
 def test_plurals(study):
-    text = plan.text(plan.document(study(lambda document: document.update(one_run(4)))))
+    text = plan.text(planned(study(lambda document: document.update(one_run(4)))))
     assert "config/experiments.yaml (study small at scale laptop): 1 run to train" in text
 
 
 def test_prices_follow_the_profile(study):
     said = {"on-demand": "on-demand prices", "spot": "spot prices", "grant": "free under the grant"}
-    documents = {pricing: plan.document(study(pod, pricing=pricing)) for pricing in said}
+    documents = {pricing: planned(study(pod, pricing=pricing)) for pricing in said}
     usd = {pricing: document["total"]["usd"] for pricing, document in documents.items()}
     assert usd["on-demand"] > usd["spot"] > usd["grant"] == 0
     for pricing, words in said.items():
@@ -185,7 +187,7 @@ def test_prices_follow_the_profile(study):
 
     hardware = Path("config/hardware.yaml")
     hardware.write_text(re.sub(r"^ *usd_spot:.*\n", "", hardware.read_text(), flags=re.MULTILINE))
-    unknown = plan.document(study(pod, pricing="spot"))
+    unknown = planned(study(pod, pricing="spot"))
     assert unknown["total"]["usd"] == usd["on-demand"]
     assert "on-demand prices: the spot price is lower, but unknown" in plan.text(unknown)
 
@@ -196,12 +198,12 @@ def test_a_grant_is_spent_by_the_phases_of_the_study(study):
         document["experiments"]["data_size"]["phase"] = "laws"
         document["experiments"]["batch"]["phase"] = second
 
-    found = plan.document(study(phased, grant_days=1e-3))
+    found = planned(study(phased, grant_days=1e-3))
     assert [row["experiment"] for row in found["budget"]["rows"]] == ["data_size", "batch"]
     hours = device_text(1e-3 * 24 * found["at_once"])
     head = f"What {hours} of CPU core time buys, by phase (laws, ablations); a shared run is paid once"
     assert head in plan.text(found)
-    plain = plan.document(study(grant_days=1e-3))
+    plain = planned(study(grant_days=1e-3))
     assert [row["experiment"] for row in plain["budget"]["rows"]] == ["batch", "data_size"]
     assert ", in the study's order; a shared" in plan.text(plain)
     sentence = "experiment batch: phase 'laws2' is not one of `phases`: laws, ablations"
@@ -209,20 +211,39 @@ def test_a_grant_is_spent_by_the_phases_of_the_study(study):
         study(lambda document: phased(document, "laws2"))
 
 
+def test_a_budget_buys_what_the_paper_s_study_can_run(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = planned(open_project({"scale": "tpu", "budget_hours": 720}), at_once=8)
+    rows, total = found["rows"], found["total"]
+    assert total["runs"] == sum(row["runs"] for row in rows) == len(found["runs"]) > 100
+    hours = {row["experiment"]: row["device_hours"] for row in found["budget"]["rows"] if row["bought"]}
+    assert 0 < sum(hours.values()) <= 720
+    assert found["wall_seconds"] >= max(total["seconds"] / 8, found["chain_seconds"])
+
+
+def test_a_budget_pays_for_the_jobs_of_the_graph_alone(study):
+    project = study(budget_hours=1)
+    jobs = list(plan.measuring(project, "batch"))
+    found = plan.document(project, jobs[:1], 2, project.selection.experiments)
+    (batch, data_size) = found["budget"]["rows"]
+    assert 0 < batch["device_hours"] == pytest.approx(found["total"]["device_hours"])
+    assert data_size["device_hours"] == 0
+
+
 def test_what_was_spent_stands_beside_the_plan(study):
     project = study(pod)
-    assert "spent" not in plan.document(project)
+    assert "spent" not in planned(project)
     first, second, damaged, *_ = project.runs
     finish(project, first, 1800.0)
     finish(project, second, 900.0, "another processor")
     finish(project, damaged, 1.0)
     Path(project.catalogue.run_files(damaged)[0]).write_text("{")
-    found = plan.document(study(pod))["spent"]
+    found = planned(study(pod))["spent"]
     assert (found["jobs"], found["device_hours"]) == (2, 0.75)
     Path(".snakemake/tpu").mkdir(parents=True)
     Path(".snakemake/tpu/jobs.csv").write_text("job,chip_seconds\na,36000\nb,18000\nc,\n")
     for pricing, usd in (("on-demand", ", $48.30"), ("grant", "")):
-        text = plan.text(plan.document(study(pod, pricing=pricing)))
+        text = plan.text(planned(study(pod, pricing=pricing)))
         assert f"Spent so far: 15 h of TPU v4 chip time{usd} by 2 jobs" in text.splitlines()
 
 
@@ -233,7 +254,7 @@ def test_finished_runs_in_a_bucket_are_known(study):
     there |= {f"results/runs/{name}" for name in project.study.evaluations}
     project.files._listed["results/runs/"] = there
     project.files._listed["results/datasets/"] = project.files._listed["results/sources/"] = set()
-    assert {job.rule for job in plan.missing(project)} <= set(estimates.DRAWING)
+    assert project.done == set(project.runs)
     assert project.selection.is_done("batch")
     assert not Path("results/runs").exists()
 
@@ -265,7 +286,7 @@ ASKED = st.fixed_dictionaries(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_the_plan_prices_the_jobs_of_snakemakes_graph(study, graph, asked):
-    """For any targets and options; and `trm plan` finds the same jobs of a selection by its files."""
+    """For any targets and options."""
     shutil.rmtree("results", ignore_errors=True)
     config, names = {"experiments": asked["experiments"]}, list(study().runs)
     for index in asked["cut"] | asked["trained"]:
@@ -280,14 +301,12 @@ def test_the_plan_prices_the_jobs_of_snakemakes_graph(study, graph, asked):
         for path in files:
             touch(path)
     project = study(**config)
-    assert sorted(graph(["all"], config=config)) == sorted(plan.missing(project))
-
     run_file = project.catalogue.run_files(names[0])[0]
     targets = [run_file if target == "a run" else target for target in asked["targets"]]
     if "scaling_laws" not in project.selection.figures:
         targets = [target for target in targets if "scaling_laws" not in target] or ["all"]
     jobs = graph(targets, config=config, **asked["options"])
-    document, known = plan.document(project, jobs), estimates.Estimates(project)
+    document, known = plan.document(project, jobs, 2, []), estimates.Estimates(project)
     costs, total = [known.cost(job) for job in jobs], document["total"]
     assert total["jobs"] == len(jobs) == len(set(jobs))
     for key, values in zip(("seconds", "device_hours", "usd", "flops"), zip(*costs)):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.conftest import planned
 from trm.cli import main
 from trm.pipeline import plan
 from trm.pipeline.catalogue import source_name
@@ -32,7 +33,7 @@ def test_one_key_names_a_file_and_its_checksum(named, gcs, tmp_path, monkeypatch
     )
     run = project.study.experiment("real_sudoku").points[0].runs[0]
     assert (run.config.data.files, run.config.data.sha256) == ((uri,), (checksum,))
-    assert f"Reads {uri} (SHA-256 {checksum[:12]}...)" in plan.text(plan.document(project))
+    assert f"Reads {uri} (SHA-256 {checksum[:12]}...)" in plan.text(planned(project))
 
     source = source_name(run.config.data)  # what the rule hands to the job
     config, files = project.catalogue.source_json(source), project.catalogue.source_inputs(source)

@@ -19,7 +19,6 @@ from trm.storage.base import scheme_of
 
 COMMANDS = {
     "study": "list, show and compare experiments",
-    "plan": "what would run, how long and at what cost",
     "data": "build and inspect puzzles and data sets",
     "train": "train one model",
     "evaluate": "evaluate a trained model",

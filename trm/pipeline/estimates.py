@@ -19,7 +19,7 @@ from trm.study.dataset_identity import shape
 from trm.study.schema import DataConfig, ModelConfig
 from trm.study.slices import parse_slice
 from trm.study.tasks import spec_of
-from trm.study.text import device_text, flops_text, seconds_text
+from trm.study.text import bytes_text, device_text, flops_text, seconds_text
 
 CHECKED = Path("results/tpu-check")
 """Where `tpu-check` keeps its numbers."""
@@ -230,7 +230,7 @@ class Estimates:
         placement, hardware = config.placement, self._at_speed(self.hardware, self._speeds_like(config.model))
         if placement.backend == "cpu" and not hardware.host_memory:
             cpu = read_hardware(self._project.settings.hardware, "cpu").model_dump()
-            hardware = Hardware(**cpu | {"jobs": hardware.jobs, "hosts": hardware.hosts})
+            hardware = Hardware(**cpu | {"hosts": hardware.hosts})
         if (workers := self._sharing(run)) > 1:
             hardware = hardware.model_copy(update={"devices": hardware.devices * workers})
         return hardware
@@ -336,6 +336,7 @@ class Estimates:
         price = f", ${cost.usd:.2f}" if cost.usd else ""
         return (
             f"{cost.parameters:,} parameters, {cost.steps:,} steps, {flops_text(cost.flops)}, "
-            f"about {seconds_text(cost.seconds)} ({device_text(cost.device_hours)} of a {self.hardware.device}{price}"
+            f"{bytes_text(cost.memory_bytes)} of memory, about {seconds_text(cost.seconds)} "
+            f"({device_text(cost.device_hours)} of a {self.hardware.device}{price}"
             f"{'; step time compiled' if cost.compiled else ''})"
         )

@@ -1,15 +1,13 @@
-"""The plan: what jobs cost, in one table. A dry run prices the jobs of Snakemake's own graph, `trm plan` those of the
-selected experiments whose files are missing."""
+"""The plan: what the jobs of Snakemake's own graph cost, in one table at the end of a dry run."""
 
 import csv
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trm.pipeline.catalogue import REPORT, dataset_name, published, source_name
 from trm.pipeline.estimates import DRAWING, Estimates, Job
 from trm.pipeline.project import Project
 from trm.pipeline.reasons import reason_lines
@@ -26,27 +24,20 @@ OTHERS = "data and preflight", "tables and figures"
 """Rows of the jobs that belong to no experiment."""
 
 
-def document(
-    project: Project,
-    jobs: Iterable[Job] | None = None,
-    at_once: int | None = None,
-    owners: dict[Job, str] | None = None,
-) -> dict[str, Any]:
+def document(project: Project, jobs: Collection[Job], at_once: int, asked: Collection[str]) -> dict[str, Any]:
     """The plan as plain data. `wall_seconds` is never less than a chain of the slowest jobs of each kind.
 
     Args:
-        jobs: what is priced; None: what is missing.
-        at_once: jobs that have room at the same time; None: as config/hardware.yaml says.
-        owners: as from `owners_of`; None: by the selected experiments.
+        jobs: what is priced.
+        at_once: jobs that have room at the same time.
+        asked: experiments at which the jobs that several share are counted first.
     """
-    estimates = Estimates(project)
+    estimates, owners = Estimates(project), owners_of(project, asked)
     machine, settings = estimates.hardware, project.settings
-    at_once = at_once or machine.jobs
-    owners = owners_of(project, project.selection.experiments) if owners is None else owners
     names = list(dict.fromkeys([*owners.values(), *OTHERS]))
     rows: dict[str, dict[str, Any]] = {name: {"name": name} | dict.fromkeys(SUMS, 0) for name in names}
     runs, busy, slowest = [], 0.0, dict[str, float]()
-    for job in missing(project) if jobs is None else jobs:
+    for job in jobs:
         cost = estimates.cost(job)
         row = rows[owners.get(job, OTHERS[job.rule in DRAWING])]
         kind = {"train": "training_seconds", "evaluate": "evaluation_seconds"}.get(job.rule)
@@ -85,7 +76,7 @@ def document(
     if settings.grant_days:
         hours.append(settings.grant_days * 24 * at_once * machine.devices)
     if hours:
-        result["budget"] = affordable(_prices(project, estimates), min(hours))
+        result["budget"] = affordable(_prices(project, estimates, jobs, asked), min(hours))
         result["budget"]["phases"] = project.study.file.phases
     return result
 
@@ -94,52 +85,16 @@ def owners_of(project: Project, asked: Iterable[str]) -> dict[Job, str]:
     """Runs and evaluations -> the first experiment that needs them; those that are `asked` for come first."""
     owners: dict[Job, str] = {}
     for name in dict.fromkeys([*asked, *project.study.experiments]):
-        for point in project.study.experiment(name).points:
-            for run, evaluation in zip(point.runs, point.evaluations, strict=True):
-                owners.setdefault(Job("train", run.name), name)
-                owners.setdefault(Job("evaluate", evaluation), name)
+        for job in measuring(project, name):
+            owners.setdefault(job, name)
     return owners
 
 
-def missing(project: Project) -> list[Job]:
-    """Jobs without which the selected experiments and the report are not there, by the files that do not exist."""
-    names = project.selection.experiments
-    found = dict.fromkeys(job for name in names for job in _measuring(project, name))
-    catalogue, exists = project.catalogue, project.files.exists
-    data: dict[Job, None] = {}
-    for job in found:
-        config = project.runs[job.name.split("/")[0]].config.data
-        if not exists(catalogue.dataset_files(dataset := dataset_name(config))[0]):
-            if not exists(catalogue.source_files(source := source_name(config))[0]):
-                data[Job("source", source)] = None
-            data[Job("dataset", dataset)] = None
-    return [*data, *found, *([] if project.settings.point else _drawing(project))]
-
-
-def _measuring(project: Project, experiment: str) -> list[Job]:
-    """Trainings and evaluations that an experiment, or its point of the settings, still needs."""
-    point = project.settings.point
-    resolved = project.study.experiment(experiment)
-    points = (resolved.point(point),) if point else resolved.points
-    runs = dict.fromkeys(run.name for item in points for run in item.runs if run.name not in project.done)
-    evaluations = dict.fromkeys(name for item in points for name in item.evaluations)
-    absent = (name for name in evaluations if not project.files.exists(f"results/runs/{name}"))
-    return [*(Job("train", run) for run in runs), *(Job("evaluate", name) for name in absent)]
-
-
-def _drawing(project: Project) -> list[Job]:
-    """Tables, fits, figures and the report that do not exist."""
-    catalogue = project.catalogue
-    files = {
-        catalogue.table_file(name): Job("table", catalogue.table(name))
-        for name in project.selection.experiments
-    }
-    for figure in project.selection.shown:
-        files |= {fit.file: Job("fit", fit.name) for fit in figure.fits}
-        files[figure.files[0]] = Job("plot", figure.name)
-        files[published(figure.stem)] = Job("publish", figure.stem)
-    files[REPORT] = Job("html_report")
-    return [job for file, job in files.items() if not project.files.exists(file)]
+def measuring(project: Project, experiment: str) -> Iterator[Job]:
+    """Trainings and evaluations of an experiment."""
+    for point in project.study.experiment(experiment).points:
+        yield from (Job("train", run.name) for run in point.runs)
+        yield from (Job("evaluate", name) for name in point.evaluations)
 
 
 def _files_read(project: Project, runs: list[dict[str, Any]]) -> dict[str, str]:
@@ -183,17 +138,20 @@ def _spent(estimates: Estimates) -> dict[str, Any]:
     return {"jobs": len(used), "device_hours": hours, "usd": price} if used else {}
 
 
-def _prices(project: Project, estimates: Estimates) -> dict[str, dict[Job, float]]:
-    """Device-hours of the trainings and evaluations that each selected experiment needs, in the order of the study's
-    phases; experiments of no phase come last."""
+def _prices(
+    project: Project, estimates: Estimates, jobs: Iterable[Job], asked: Iterable[str]
+) -> dict[str, dict[Job, float]]:
+    """Device-hours of the trainings and evaluations among `jobs` that each experiment needs, in the order of the
+    study's phases; experiments of no phase come last."""
     phases = [*project.study.file.phases, ""]
+    hours = {job: estimates.cost(job).device_hours for job in jobs}
 
     def phase(name: str) -> int:
         return phases.index(project.study.experiment(name).definition.phase)
 
     return {
-        name: {job: estimates.cost(job).device_hours for job in _measuring(project, name)}
-        for name in sorted(project.selection.experiments, key=phase)
+        name: {job: hours[job] for job in measuring(project, name) if job in hours}
+        for name in sorted(asked, key=phase)
     }
 
 
@@ -210,8 +168,8 @@ def affordable(prices: dict[str, dict[Job, float]], budget: float) -> dict[str, 
     return {"device_hours": budget, "rows": rows, "left": left}
 
 
-def text(document: dict[str, Any], runs: bool = False) -> str:
-    """The plan for people; `runs`: with a line for each run."""
+def text(document: dict[str, Any]) -> str:
+    """The plan for people."""
     total, device = document["total"], document["device"]
     lines = [
         f"{document['path']} (study {document['study']} at scale {document['scale']}): "
@@ -220,11 +178,8 @@ def text(document: dict[str, Any], runs: bool = False) -> str:
         f"{'':<24}{'jobs':>6}{'runs':>6}{'FLOPs':>13}{'training':>10}{'evaluation':>12}{'all jobs':>10}"
         f"{'device time':>12}{'USD':>11}",
     ]
-    for row in document["rows"]:
-        lines.append(_row_line(row))
-        if runs:
-            lines += [_run_line(run) for run in document["runs"] if run["experiment"] == row["name"]]
     lines += [
+        *map(_row_line, document["rows"]),
         _row_line(total),
         "",
         f"About {seconds_text(document['wall_seconds'])} with {count(document['at_once'], 'job')} at once; the slowest "
@@ -260,14 +215,6 @@ def _row_line(row: dict[str, Any]) -> str:
         f"{flops_text(row['flops']) if row['flops'] else '-':>13}{training:>10}{evaluation:>12}{seconds:>10}"
         f"{device_text(row['device_hours']) if row['device_hours'] else '-':>12}"
         f"{format(row['usd'], ',.2f') if row['usd'] else '-':>11}"
-    )
-
-
-def _run_line(row: dict[str, Any]) -> str:
-    return (
-        f"  {row['run']}: {row['parameters']:,} parameters, {row['steps']:,} steps, "
-        f"{flops_text(row['flops'])}, {seconds_text(row['seconds'])}, {bytes_text(row['memory_bytes'])} of memory"
-        + (f" in {row['micro_batches']} micro-batches" if row["micro_batches"] > 1 else "")
     )
 
 
@@ -329,12 +276,13 @@ def announce(project: Project, snakemake: Any, failed: bool) -> None:
     if not found:  # Snakemake has said so
         return
     tables = [job.wildcards.table for job in dag.jobs if job.rule.name == "table"]
-    asked = [project.catalogue.tables[table] for table in tables]
-    owners = owners_of(project, sorted(asked, key=list(project.study.experiments).index))
-    planned = document(project, found.values(), at_once(snakemake, project), owners)
+    shown = {project.catalogue.tables[table] for table in tables} or set(project.selection.experiments)
+    asked = [name for name in project.study.experiments if name in shown]
+    planned = document(project, found.values(), at_once(snakemake, project), asked)
     if project.files.unread:
         print(
             f"\nPlanned as if the bucket were empty. A real run needs it: {project.files.unread}",
             file=sys.stderr,
         )
-    print(f"\n{text(planned)}\n", *reason_lines(project, dag, found, owners), sep="\n", file=sys.stderr)
+    reasons = reason_lines(project, dag, found, owners_of(project, asked))
+    print(f"\n{text(planned)}\n", *reasons, sep="\n", file=sys.stderr)

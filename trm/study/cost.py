@@ -25,8 +25,6 @@ class Hardware(Section):
     """Name of a device, for device-hours."""
     devices: Count = 1
     """Devices per job."""
-    jobs: Count = 1
-    """Jobs that run at the same time."""
     hosts: Count = 1
     """Hosts of the whole machine (TPU pod)."""
     fixed: NonNegative = 0.0

@@ -135,7 +135,7 @@ class StudyFile(Section):
     study: list[str] = []
     """Experiments of `make study`; empty: all."""
     phases: list[str] = []
-    """Phases of the study, in the order in which a grant is spent (`--grant-days`)."""
+    """Phases of the study, in the order in which a grant is spent (`-n --config grant_days=30`)."""
     figures: list[dict[str, Any]] = []
     """Figures that combine several experiments."""
     base: Overlay = {}
