@@ -40,7 +40,7 @@ def main() -> None:
         where = parse_slice(name)
         training = {"batch_size": rows * where.chips, "precision": "bfloat16"}
         config = RunConfig.model_validate({"model": MIXERS[mixer], "training": training})
-        results.append((f"{mixer} {name}", check(config, where, "train", CACHE)))
+        results.append((f"{mixer} {name}", check(config, where, CACHE)))
         print(f"{mixer}, {rows} rows per chip, {name}: done", file=sys.stderr, flush=True)
     print(table(results))
     for name, result in results if args.parts else ():

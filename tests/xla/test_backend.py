@@ -140,7 +140,7 @@ held = one.clone()
 replay.run([backend.place(torch.full((4,), 5.0))])
 two.zero_()  # between steps
 replay.run([given])
-print(held[0].item(), one[0].item(), two[0].item(), replay.sizes[1])
+print(held[0].item(), one[0].item(), two[0].item(), len(replay._changed))
 """
 
 

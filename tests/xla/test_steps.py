@@ -78,10 +78,9 @@ PRODUCTS = """
 import re, sys
 from tests.xla.steps import config
 from trm.checks.tpu_check.worker import trace_training
-from trm.study.slices import parse_slice
 from trm.study.tasks import Sizes
 run = config("attention", precision=sys.argv[1])
-module = trace_training(run, Sizes(16, 6, 1, 0), parse_slice("v4-8"), None)[0]
+module = trace_training(run, Sizes(16, 6, 1, 0), None)[0]
 print(sorted(set(re.findall(r"dot_general.*precision = \\[(.*?)\\]", module))))
 """
 

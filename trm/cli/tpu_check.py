@@ -1,4 +1,4 @@
-"""`python -m trm tpu-check`: compile the training and evaluation steps for a TPU slice, without a TPU.
+"""`python -m trm tpu-check`: compile the programs of a run for a TPU slice, without a TPU.
 
 python -m trm tpu-check --scale tpu                        # every run of the study, on one host (4 chips)
 python -m trm tpu-check --scale tpu --run NAME --topology v4-64
@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topology", default="v4-8", help="TPU slice of a job: v4-8 (one host), ..., v4-64")
     parser.add_argument(
         "--steps",
-        choices=("train", "eval", "both", "run", "all"),
-        default="both",
-        help="training step, evaluation step, both (default), every program of a run, or all of these",
+        choices=("train", "all"),
+        default="train",
+        help="the training step (default), or every program of a run and its evaluation too",
     )
     parser.add_argument(
         "--cache", default="results/tpu-check", help="folder for the results of compiled programs"
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from trm.study.slices import parse_slice
 
     where, folder = parse_slice(args.topology), Path(args.cache)
-    kinds = {"both": ("train", "eval"), "all": ("train", "eval", "run")}.get(args.steps, (args.steps,))
+    kinds = ("train", "run") if args.steps == "all" else ("train",)
     configs = _configs(args)
     programs: dict[tuple[str, str], list[str]] = {}
     for name, config in configs.items():
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
                 others.append((names, programs_of(configs[names[0]], where, folder)))
                 fit = all(program.fits for program in others[-1][1])
             else:
-                results.append((names, check(configs[names[0]], where, what, folder)))
+                results.append((names, check(configs[names[0]], where, folder)))
                 fit = results[-1][1].fits
             verdict = "fits" if fit else "DOES NOT FIT"
         except UserError as error:
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         rows = [{"run": names[0], "runs": names, **result._asdict()} for names, result in results]
         for names, found in others:
             every = [program._asdict() for program in found]
-            rows.append({"run": names[0], "runs": names, "what": "run", "programs": every})
+            rows.append({"run": names[0], "runs": names, "programs": every})
         print(json.dumps(rows, indent=1))
     else:
         if results:

@@ -4,15 +4,10 @@ The number in a v4 name counts TensorCores, two to a chip: v4-64 has 32 chips on
 it counts chips (https://cloud.google.com/tpu/docs/v4, .../v5e, .../v6e).
 """
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trm.errors import UserError
-
-if TYPE_CHECKING:
-    from trm.study.schema import RunConfig
 
 
 class Generation(NamedTuple):
@@ -80,12 +75,6 @@ def hbm_gib(generation: Generation = V4) -> float:
     if not 0 < bound <= most:
         raise UserError(f"{HBM_VARIABLE}={given}: give a number of GiB above 0 and not above {most}")
     return bound
-
-
-def evaluated(config: RunConfig, where: Slice) -> int | None:
-    """Puzzles that a job on the slice evaluates: the test puzzles on a single host (None: all); on several hosts only
-    the validation puzzles, during training."""
-    return config.data.test_puzzles if where.hosts == 1 else config.data.validation_puzzles
 
 
 def parse_slice(name: str) -> Slice:

@@ -223,21 +223,20 @@ class XlaNetwork:
 class XlaRounds(PlainRounds):
     """Rounds without gradient; rows are sharded over the devices if their number divides.
 
-    `kernels`: as in `XlaNetwork`. `start`: run each round as soon as it is traced, so that an evaluation is one small
-    program run many times, while the host traces the next round. Compiling all its steps as one program would take
-    minutes.
+    `kernels`: as in `XlaNetwork`. Each round runs as soon as it is traced, so that an evaluation is one small program
+    run many times, while the host traces the next round. Compiling all its steps as one program would take minutes.
     """
 
     def __init__(self, weights: Weights, arch: Architecture):
         super().__init__(weights, arch)
         self.mesh = mesh_of(weights["embed.weight"])
-        self.kernels, self.start = kernels_wanted(), True
+        self.kernels = kernels_wanted()
         self.multiple = 2 * self.mesh.devices
         """Rows are sharded in multiples of this, so that both cores of each chip get equally many."""
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
         states = self._round(z_H, z_L, x, l_cycles)
-        if self.start and x.device.type == "xla":
+        if x.device.type == "xla":
             import torch_xla
 
             torch_xla.sync()

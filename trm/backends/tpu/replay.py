@@ -37,11 +37,6 @@ class Replay:
         XLA._clear_pending_irs(str(state[0].device))  # what was traced must not be computed by the next sync
         self._start(values)
 
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Numbers of the program's arguments and results."""
-        return len(self._arguments), len(self._changed)
-
     def run(self, given: Sequence[Tensor]) -> None:
         """Take a step with these tensors instead of those it was traced with."""
         kept = [*self._state, *given]

@@ -21,9 +21,9 @@ from trm.errors import UserError
 from trm.io import read_json, write_json
 from trm.study.dataset_identity import shape
 from trm.study.fingerprint import canonical_json
-from trm.study.flops import forward_flops, step_flops
+from trm.study.flops import step_flops
 from trm.study.schema import RunConfig
-from trm.study.slices import HBM_VARIABLE, Slice, evaluated, hbm_gib
+from trm.study.slices import HBM_VARIABLE, Slice, hbm_gib
 from trm.study.tasks import Sizes
 
 ROOT = Path(__file__).parents[3]
@@ -57,10 +57,8 @@ class Program(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A training or evaluation step on one slice; times in milliseconds, memory in GiB per chip."""
+    """A training step on one slice; times in milliseconds, memory in GiB per chip."""
 
-    what: str
-    """train or eval."""
     chips: int
     rows_per_chip: int
     fits: bool
@@ -72,8 +70,6 @@ class Result(NamedTuple):
     """Estimated cycles of XLA's operations and the kernels at the chip's clock, plus `collective_ms`."""
     collective_ms: float | None
     """Communication at an assumed 100 GB/s."""
-    host_ms: float
-    """Time to place a batch and launch a step, on the machine of this check."""
     utilisation: float | None
     """Model FLOPs utilisation by the estimated time."""
     gflop_per_chip: float
@@ -82,7 +78,7 @@ class Result(NamedTuple):
     parts_ms: dict[str, float]
     """Breakdown of the step: kernels by name, XLA's operations by kind."""
     advice: str
-    """What to change if it does not fit, or if the host is slower than the chips."""
+    """What to change if it does not fit."""
 
 
 def sizes_of(config: RunConfig) -> Sizes:
@@ -133,16 +129,17 @@ def code_digest() -> str:
 
 
 def program_key(config: RunConfig, where: Slice, what: str, remat: bool | None = None) -> str:
-    """Fingerprint of a program: shapes, slice, code and the environment's lock file."""
+    """Fingerprint of the training step (`what`: train) or of all programs (run): shapes, slice, code and the
+    environment's lock file."""
     training = config.training.model_dump(mode="json")
     for field in FREE:
         training.pop(field)
     training["ema"] = training["ema"] > 0
     identity = {
         "model": config.model.model_dump(mode="json"),
-        "training": config.training.precision if what == "eval" else training,
+        "training": training,
         "sizes": list(sizes_of(config)),
-        "puzzles": _evaluated_counts(config, where, what),
+        "puzzles": [config.data.validation_puzzles, config.data.test_puzzles] if what == "run" else None,
         "slice": where.name,
         "what": what,
         "remat": remat,
@@ -151,13 +148,6 @@ def program_key(config: RunConfig, where: Slice, what: str, remat: bool | None =
         "lock": hashlib.sha256((ROOT / "envs/tpu/requirements.lock").read_bytes()).hexdigest(),
     }
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
-
-
-def _evaluated_counts(config: RunConfig, where: Slice, what: str) -> list[int | None] | int | None:
-    """Numbers of puzzles that the program's shapes depend on."""
-    if what == "run":
-        return [config.data.validation_puzzles, config.data.test_puzzles]
-    return evaluated(config, where) if what == "eval" else None
 
 
 def programs(config: RunConfig, where: Slice, cache_folder: Path) -> list[Program]:
@@ -238,13 +228,12 @@ def fits(answer: dict[str, Any], where: Slice) -> bool:
 
 
 def step_seconds(config: RunConfig, where: Slice, cache_folder: Path) -> float | None:
-    """Estimated seconds of a training step from the cache: the chips' time or, if longer, the host's launch time. None
-    if it was not checked with this code or does not fit."""
+    """Estimated seconds of a training step from the cache. None: it was not checked with this code, or does not fit."""
     cached = cache_folder / f"{program_key(config, where, 'train')}.json"
     if not cached.exists():
         return None
     answer = read_json(cached)
-    return max(_chip_seconds(answer, where), answer["host_ms"] / 1e3) if fits(answer, where) else None
+    return _chip_seconds(answer, where) if fits(answer, where) else None
 
 
 def _collective_seconds(answer: dict[str, Any]) -> float:
@@ -258,71 +247,44 @@ def _chip_seconds(answer: dict[str, Any], where: Slice) -> float:
     return float(answer["cycles"]) / where.generation.clock_hz + _collective_seconds(answer)
 
 
-def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Result:
-    """Compile the run's training or evaluation step for the slice. UserError: rows do not divide over the chips, there
-    is no TPU environment, or libtpu rejects the program."""
+def check(config: RunConfig, where: Slice, cache_folder: Path) -> Result:
+    """Compile the run's training step for the slice. UserError: rows do not divide over the chips, there is no TPU
+    environment, or libtpu rejects the program."""
     rows = config.training.batch_size // config.training.micro_batches
-    if what == "train" and rows % where.chips:
+    if rows % where.chips:
         raise UserError(
             f"{rows} rows (training.batch_size / micro_batches) do not divide over the {where.chips} chips of "
             f"{where.name}: choose a smaller slice or a multiple of {where.chips}"
         )
-    answer = ask(config, where, what, cache_folder)
-    sizes, model = sizes_of(config), config.model
-    if what == "train":
-        per_chip = config.training.batch_size // where.chips
-        flops = step_flops(model, sizes.seq_len, sizes.vocab) * per_chip
-    else:
-        per_chip = answer["rows_per_chip"]
-        flops = forward_flops(model, sizes.seq_len, sizes.vocab) * per_chip
-    step_ms = collective_ms = utilisation = None
-    if answer["fits"]:
-        collective_ms = _collective_seconds(answer) * 1e3
-        step_ms = _chip_seconds(answer, where) * 1e3
-        utilisation = flops / (step_ms / 1e3) / where.generation.peak_flops
+    answer, sizes = ask(config, where, "train", cache_folder), sizes_of(config)
+    per_chip = config.training.batch_size // where.chips
+    flops = step_flops(config.model, sizes.seq_len, sizes.vocab) * per_chip
+    seconds = _chip_seconds(answer, where) if answer["fits"] else None
     return Result(
-        what,
         where.chips,
         per_chip,
         fits(answer, where),
         answer.get("peak_gib"),
         answer["needs_gib"] or answer["peak_gib"],
         answer["remat"],
-        step_ms,
-        collective_ms,
-        answer["host_ms"],
-        utilisation,
+        seconds and seconds * 1e3,
+        _collective_seconds(answer) * 1e3 if answer["fits"] else None,
+        seconds and flops / seconds / where.generation.peak_flops,
         flops / 1e9,
         answer.get("collectives", {}),
         {
             kind: cycles / where.generation.clock_hz * 1e3
             for kind, cycles in answer.get("cycles_by_kind", {}).items()
         },
-        _advice(config, where, what, answer, step_ms, cache_folder),
+        _advice(config, where, answer, cache_folder),
     )
 
 
-def _advice(
-    config: RunConfig,
-    where: Slice,
-    what: str,
-    answer: dict[str, Any],
-    step_ms: float | None,
-    cache_folder: Path,
-) -> str:
+def _advice(config: RunConfig, where: Slice, answer: dict[str, Any], cache_folder: Path) -> str:
     if fits(answer, where):
-        if what == "train" and step_ms is not None and answer["host_ms"] > step_ms:
-            knob = "use fewer chips" if where.hosts > 1 else "a larger batch uses the chips better"
-            return (
-                f"launching a step takes the host {answer['host_ms']:.3g} ms, longer than the chips' "
-                f"{step_ms:.3g} ms: {knob}"
-            )
         return ""
-    if what != "train":
-        needs, most = answer["needs_gib"] or answer["peak_gib"], hbm_gib(where.generation)
-        return f"needs {needs:.1f} of {most} GiB: no option changes its rows per chip; choose a smaller model"
     if not answer["remat"]:
-        again = ask(config, where, what, cache_folder, remat=True)
+        again = ask(config, where, "train", cache_folder, remat=True)
         if fits(again, where):
             return f"TRM_XLA_REMAT=1 makes it fit ({again['peak_gib']:.1f} GiB), with the same result"
     batch, micro = config.training.batch_size, config.training.micro_batches
@@ -332,29 +294,27 @@ def _advice(
         smaller = config.model_copy(
             update={"training": config.training.model_copy(update={"micro_batches": count})}
         )
-        again = ask(smaller, where, what, cache_folder)
+        again = ask(smaller, where, "train", cache_folder)
         if fits(again, where):
             return f"training.micro_batches={count} makes it fit ({again['peak_gib']:.1f} GiB)"
     return "nothing makes it fit on this slice: use more chips or a smaller model"
 
 
 def table(rows: list[tuple[str, Result]], where: Slice) -> str:
-    """A line per program: run, step, rows, memory and FLOPs per chip, time, utilisation, communication, verdict."""
-    titles = "run|step|rows/chip|GiB|TFLOP|remat|ms|util|host ms|sent MiB|verdict"
+    """A line per program: run, rows, memory and FLOPs per chip, time, utilisation, communication, verdict."""
+    titles = "run|rows/chip|GiB|TFLOP|remat|ms|util|sent MiB|verdict"
     lines = [tuple(titles.split("|"))]
     for name, result in rows:
         gib = result.peak_gib if result.fits else result.needs_gib
         lines.append(
             (
                 name,
-                result.what,
                 str(result.rows_per_chip),
                 f"{gib:.2f}",
                 f"{result.gflop_per_chip / 1000:.3g}",
                 "yes" if result.remat else "no",
                 "-" if result.step_ms is None else f"{result.step_ms:.1f}",
                 "-" if result.utilisation is None else f"{100 * result.utilisation:.0f} %",
-                f"{result.host_ms:.1f}",
                 _sent([result.collectives]) or "-",
                 _verdict(result.fits, where) + (f": {result.advice}" if result.advice else ""),
             )

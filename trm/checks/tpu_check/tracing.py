@@ -114,8 +114,7 @@ class RecordedStep(ReplayedStep):
     """Records the training step's program."""
 
     backend: Rehearsal
-    sizes = (0, 0)
-    """Numbers of the program's arguments and results."""
+    calls = 0
 
     def __call__(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
         torch_xla.sync()
@@ -123,9 +122,10 @@ class RecordedStep(ReplayedStep):
         tensors = [*self.state.changed_tensors(), self.state.reduce]
         pending = XLA._check_tensor_need_materialization(tensors)
         changed = [tensor for tensor, new in zip(tensors, pending, strict=True) if new]
-        first = not any(self.sizes)  # it is not replayed: the EMA still shares memory with the weights
-        self.sizes = len(XLA._get_tensors_xla_device_data_node(changed)[0]), len(changed)
-        self.backend.start(changed, recorded=not first)
+        first, self.calls = not self.calls, self.calls + 1
+        self.backend.start(
+            changed, recorded=not first
+        )  # the first: the EMA still shares memory with the weights
 
 
 def without_passthrough(module: str) -> str:

@@ -11,20 +11,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trm.checks.tpu_check.launching import launch_seconds
 from trm.study.schema import RunConfig
-from trm.study.slices import Slice, evaluated, parse_slice
+from trm.study.slices import Slice, parse_slice
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from trm.backends.tpu.device import XlaBackend
     from trm.study.tasks import Sizes
 
 
@@ -53,68 +48,12 @@ def set_libtpu_flags(where: Slice) -> None:
     torch_xla._setup_libtpu_flags()
 
 
-def trace_training(
-    config: RunConfig, puzzles: Sizes, where: Slice, remat: bool | None
-) -> tuple[str, float, bool]:
-    """StableHLO of a training step, the host's seconds to launch it, and whether it rematerializes."""
+def trace_training(config: RunConfig, puzzles: Sizes, remat: bool | None) -> tuple[str, bool]:
+    """StableHLO of a training step, and whether it rematerializes."""
     from trm.checks.tpu_check.tracing import rehearse
 
     backend, step = rehearse(config, puzzles, remat, evaluation=False)
-    module = [text for phase, text in backend.programs if phase == "step"][-1]
-    sizes = config.training.batch_size, puzzles.seq_len, puzzles.vocab
-    seconds = launch_seconds(*step.sizes, sizes, where, backend)
-    return module, seconds, bool(step.network.remat)
-
-
-def trace_evaluation(
-    config: RunConfig, puzzles: Sizes, where: Slice, backend: XlaBackend
-) -> tuple[str, float, int]:
-    """StableHLO of an evaluation's supervision step, the shortest tracing time in seconds, and evaluation's rows per
-    device."""
-    import torch
-
-    from trm.backends.registry import load_implementation
-    from trm.backends.tpu.network import XlaRounds
-    from trm.checks.tpu_check.tracing import traced_as_on_tpu
-    from trm.model.inference import InferenceNetwork, inference_batch
-    from trm.model.parameters import Layout, architecture
-
-    model = config.model
-    layout = Layout.of(model, puzzles.seq_len, puzzles.vocab)
-    arch = architecture(model, backend.precision(config.training.precision).forward)
-    weights = layout.views(backend.place(torch.ones(layout.size)))
-    table = torch.zeros(puzzles.num_ids, model.d_model) if model.puzzle_tokens else None
-    start = backend.place(torch.zeros(model.d_model))
-    table = None if table is None else backend.place(table)
-    with traced_as_on_tpu():  # this chooses the kernels
-        network = InferenceNetwork(
-            weights, start, start, table, arch, model.h_cycles, model.l_cycles, load_implementation("xla")
-        )
-    assert isinstance(network.rounds, XlaRounds)
-    network.rounds.start = False
-    length = puzzles.seq_len + model.puzzle_tokens
-    rows = inference_batch(length, model.d_model, backend.device)
-    if count := evaluated(config, where):
-        rows = min(rows, 2 * -(-count // (2 * backend.devices)))
-    shape = (length, rows * backend.devices, model.d_model)
-    z_H, z_L, x = (backend.place_rows(torch.ones(shape, dtype=arch.dtype), 1) for _ in range(3))
-    backend.synchronize()
-    with torch.no_grad(), traced_as_on_tpu():
-        module = stablehlo(list(network.step(z_H, z_L, x)), backend)
-        times = []
-        for _ in range(5):
-            started = time.perf_counter()
-            network.step(z_H, z_L, x)
-            times.append(time.perf_counter() - started)
-    return module, min(times), rows
-
-
-def stablehlo(outputs: list[Tensor], backend: XlaBackend) -> str:
-    """The pending computation of the tensors."""
-    import torch_xla
-
-    text: bytes = torch_xla._XLAC._get_stablehlo(outputs, str(backend.device), [], False)
-    return text.decode()
+    return [text for phase, text in backend.programs if phase == "step"][-1], bool(step.network.remat)
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
@@ -131,15 +70,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
         programs = rehearse(config, puzzles)[0].programs
         return {"programs": [{"phase": phase} | compiled(text, where, cache) for phase, text in programs]}
-    remat, rows = False, config.training.batch_size // where.chips
-    if request["what"] == "train":
-        module, starting, remat = trace_training(config, puzzles, where, request.get("remat"))
-    else:
-        from trm.backends.tpu.device import XlaBackend
-
-        module, starting, rows = trace_evaluation(config, puzzles, where, XlaBackend())
-    answer = {"remat": remat, "rows_per_chip": rows, "host_ms": round(1000 * starting, 2)}
-    return answer | compiled(module, where, cache)
+    module, remat = trace_training(config, puzzles, request.get("remat"))
+    return {"remat": remat} | compiled(module, where, cache)
 
 
 def compiled(module: str, where: Slice, cache: Path) -> dict[str, Any]:
