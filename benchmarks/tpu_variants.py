@@ -42,7 +42,7 @@ def main() -> None:
         config = RunConfig.model_validate({"model": MIXERS[mixer], "training": training})
         results.append((f"{mixer} {name}", check(config, where, CACHE)))
         print(f"{mixer}, {rows} rows per chip, {name}: done", file=sys.stderr, flush=True)
-    print(table(results))
+    print(table(results, where))
     for name, result in results if args.parts else ():
         parts = sorted(result.parts_ms.items(), key=lambda item: -item[1])
         shown = ", ".join(f"{kind} {ms:.2f}" for kind, ms in parts if ms >= 0.01)

@@ -33,7 +33,7 @@ def test_a_tiny_step_fits_and_gathers_nothing(mixer, tmp_path):
     assert code == 0
     assert result["fits"]
     assert result["chips"] == 4
-    assert 0 < result["peak_gib"] < 0.05
+    assert 0 < result["gib"] < 0.05
     assert 0 < result["step_ms"] < 100
     assert set(result["collectives"]) == {"all-reduce"}
     assert result["collectives"]["all-reduce"]["count"] <= 3
@@ -47,7 +47,7 @@ def test_what_does_not_fit_fits_with_the_knob_that_is_named(tmp_path):
     run = config("mlp", batch_size=64, precision="bfloat16")
     code, found = check(run, tmp_path, TRM_XLA_REMAT="0")
     assert code == 0
-    bound = str(0.9 * found["peak_gib"])  # a few percent the compiler saves by itself
+    bound = str(0.9 * found["gib"])  # a few percent the compiler saves by itself
     code, found = check(run, tmp_path, TRM_XLA_REMAT="0", TRM_XLA_HBM_GIB=bound)
     assert (code, found["fits"]) == (1, False)
     assert " makes it fit (" in found["advice"]

@@ -34,7 +34,6 @@ DATASET_FILES = tuple(
     for split in ("train", "validation", "test")
     for file in ("dataset.json", *(f"all__{array}.npy" for array in ARRAYS))
 )
-REPORT = "results/report.html"
 RUN_FILES = ("training.json", "history.csv", "weights.safetensors")
 
 

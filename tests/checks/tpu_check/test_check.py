@@ -45,8 +45,7 @@ def test_a_program_that_fits(tmp_path, checked):
     keep(tmp_path, run(), collectives={"all-reduce": {"count": 2, "bytes": 50_000_000}})
     result, row = checked()
     assert (result.fits, result.rows_per_chip, result.advice) == (True, 768, "")
-    assert result.collective_ms == pytest.approx(1.0)
-    assert result.step_ms == pytest.approx(301.0)
+    assert result.step_ms == pytest.approx(301.0)  # 1 ms of it sends
     assert result.utilisation == pytest.approx(768 * 42.72e9 / 0.301 / 275e12, rel=1e-3)
     assert "fits" in row
 

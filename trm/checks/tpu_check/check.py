@@ -62,14 +62,11 @@ class Result(NamedTuple):
     chips: int
     rows_per_chip: int
     fits: bool
-    peak_gib: float | None
-    needs_gib: float | None
+    gib: float
     """The peak, or if the program does not fit the memory that libtpu says it needs."""
     remat: bool
     step_ms: float | None
-    """Estimated cycles of XLA's operations and the kernels at the chip's clock, plus `collective_ms`."""
-    collective_ms: float | None
-    """Communication at an assumed 100 GB/s."""
+    """Cycles of XLA's operations and the kernels at the chip's clock, plus communication at an assumed 100 GB/s."""
     utilisation: float | None
     """Model FLOPs utilisation by the estimated time."""
     gflop_per_chip: float
@@ -155,8 +152,8 @@ def programs(config: RunConfig, where: Slice, cache_folder: Path) -> list[Progra
     results = []
     for answer in ask(config, where, "run", cache_folder)["programs"]:
         ms = 1e3 * _chip_seconds(answer, where) if answer["fits"] else None
-        gib = answer["peak_gib"] if answer["fits"] else answer["needs_gib"]
-        results.append(Program(answer["phase"], fits(answer, where), gib, ms, answer.get("collectives", {})))
+        phase, collectives = answer["phase"], answer.get("collectives", {})
+        results.append(Program(phase, fits(answer, where), _gib(answer), ms, collectives))
     return results
 
 
@@ -236,15 +233,14 @@ def step_seconds(config: RunConfig, where: Slice, cache_folder: Path) -> float |
     return _chip_seconds(answer, where) if fits(answer, where) else None
 
 
-def _collective_seconds(answer: dict[str, Any]) -> float:
-    """Time of a program's all-reduces, which send each byte twice."""
-    sent: int = sum(item["bytes"] for item in answer["collectives"].values())
-    return 2 * sent / LINK_BYTES_PER_SECOND
+def _gib(answer: dict[str, Any]) -> float:
+    return float(answer["peak_gib"] if answer["fits"] else answer["needs_gib"])
 
 
 def _chip_seconds(answer: dict[str, Any], where: Slice) -> float:
-    """Estimated time of a program on the chips."""
-    return float(answer["cycles"]) / where.generation.clock_hz + _collective_seconds(answer)
+    """Estimated time of a program on the chips; its all-reduces send each byte twice."""
+    sent: int = sum(item["bytes"] for item in answer["collectives"].values())
+    return float(answer["cycles"]) / where.generation.clock_hz + 2 * sent / LINK_BYTES_PER_SECOND
 
 
 def check(config: RunConfig, where: Slice, cache_folder: Path) -> Result:
@@ -264,11 +260,9 @@ def check(config: RunConfig, where: Slice, cache_folder: Path) -> Result:
         where.chips,
         per_chip,
         fits(answer, where),
-        answer.get("peak_gib"),
-        answer["needs_gib"] or answer["peak_gib"],
+        _gib(answer),
         answer["remat"],
         seconds and seconds * 1e3,
-        _collective_seconds(answer) * 1e3 if answer["fits"] else None,
         seconds and flops / seconds / where.generation.peak_flops,
         flops / 1e9,
         answer.get("collectives", {}),
@@ -305,12 +299,11 @@ def table(rows: list[tuple[str, Result]], where: Slice) -> str:
     titles = "run|rows/chip|GiB|TFLOP|remat|ms|util|sent MiB|verdict"
     lines = [tuple(titles.split("|"))]
     for name, result in rows:
-        gib = result.peak_gib if result.fits else result.needs_gib
         lines.append(
             (
                 name,
                 str(result.rows_per_chip),
-                f"{gib:.2f}",
+                f"{result.gib:.2f}",
                 f"{result.gflop_per_chip / 1000:.3g}",
                 "yes" if result.remat else "no",
                 "-" if result.step_ms is None else f"{result.step_ms:.1f}",
