@@ -5,7 +5,7 @@ import json
 import pytest
 
 from trm.errors import UserError
-from trm.pipeline.compare import compare, find_run, text
+from trm.pipeline.compare import compare, find_run
 
 
 @pytest.fixture
@@ -27,15 +27,16 @@ def runs(tmp_path):
 
 
 def test_it_shows_what_differs(runs):
-    document = compare(*(find_run(name, str(runs)) for name in ("one", "two")))
-    assert document["settings"] == {"training.lr": (1e-3, 2e-3)}
-    assert list(document["results"]) == ["test fixed 4 1"]  # measured of both
-    assert document["results"]["test fixed 4 1"]["exact_accuracy"] == (0.5, 0.75)
-    assert document["curves"]["train/loss"] == [(2, 1.5, 1.5), (4, 1e-3, 2e-3)]
-    assert document["curves"]["eval/exact_accuracy"] == [(4, 0.5, 0.75)]
-    shown = text(json.loads(json.dumps(document)))
-    assert "training.lr" in shown
-    assert "+0.25" in shown
+    shown = compare(*(find_run(name, str(runs)) for name in ("one", "two")))
+    lines = [line.split() for line in shown.splitlines()]
+    settings = lines[lines.index(["settings", "that", "differ"]) + 1 :]
+    assert settings[:2] == [["training.lr", "0.001", "0.002"], []]
+    measured = [line for line in shown.splitlines() if "(split policy steps restarts)" in line]
+    assert [line.partition(" (")[0] for line in measured] == ["test fixed 4 1"]  # measured of both
+    assert ["exact_accuracy", "0.5", "0.75", "+0.25"] in lines
+    loss, exact = (lines.index([name, "by", "step"]) for name in ("train/loss", "eval/exact_accuracy"))
+    assert lines[loss + 1 : exact] == [["2", "1.5", "1.5", "+0"], ["4", "0.001", "0.002", "+0.001"], []]
+    assert lines[exact + 1 :] == [["4", "0.5", "0.75", "+0.25"]]
 
 
 def test_unknown_and_damaged_runs_are_named(runs):

@@ -66,7 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs", nargs=2, metavar="RUN", help="path, name, or a part of the name that only one run has"
     )
     compare.add_argument("--root", default="results/runs", help="folder of the runs (default: %(default)s)")
-    compare.add_argument("--json", action="store_true", help="print JSON")
     spec = commands.add_parser("spec", help="the JSON that `table` and `report` read (called by rules)")
     spec.add_argument("what", choices=("table", "report"))
     spec.add_argument("name", nargs="?", default="")
@@ -176,12 +175,9 @@ def _spec(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    import json
+    from trm.pipeline.compare import compare, find_run
 
-    from trm.pipeline.compare import compare, find_run, text
-
-    document = compare(*(find_run(name, args.root) for name in args.runs))
-    print(json.dumps(document, indent=2) if args.json else text(document))
+    print(compare(*(find_run(name, args.root) for name in args.runs)))
     return 0
 
 

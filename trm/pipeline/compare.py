@@ -1,6 +1,7 @@
 """Two runs side by side: what differs in their settings, their curves, their results."""
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from trm.errors import UserError
 from trm.io import differences, read_json
 from trm.study.records import HISTORY, TRAINING, check_evaluation, read_training
 
+COSTS = ("parameters", "train_flops", "wall_seconds", "rows_per_second")
 METRICS = ("exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy", "mean_steps")
 CURVES = ("train/loss", "eval/exact_accuracy")
 
@@ -29,43 +31,38 @@ def find_run(name: str, root: str = "results/runs") -> Path:
     return found[0]
 
 
-def compare(first: Path, second: Path) -> dict[str, Any]:
-    """Settings that differ, results of evaluations that both have, curves at common steps, costs. UserError: a file is
+def compare(first: Path, second: Path) -> str:
+    """Settings that differ, costs, results of evaluations that both have, curves at common steps. UserError: a file is
     damaged."""
     try:
-        return _compare(first, second)
+        return "\n".join(_lines(first, second))
     except (KeyError, ValueError, TypeError) as error:
         raise UserError(
             f"{first} or {second} holds a damaged file ({error!r}): delete it and run the study again"
         ) from error
 
 
-def _compare(*runs: Path) -> dict[str, Any]:
-    trainings = [read_training(run, (HISTORY,)) for run in runs]
-    one, two = trainings
-    first, second = map(_results, runs, trainings)
-    ours, theirs = (_history(run / HISTORY) for run in runs)
-    results = {
-        " ".join(map(str, key)): {name: (row.get(name), second[file, *key].get(name)) for name in METRICS}
-        for (file, *key), row in first.items()
-        if (file, *key) in second
-    }
-    curves = {
-        name: [
-            (step, float(row[name]), float(theirs[step][name]))
-            for step, row in ours.items()
-            if row.get(name) and theirs.get(step, {}).get(name)
-        ]
-        for name in CURVES
-    }
-    costs = ("parameters", "train_flops", "wall_seconds", "rows_per_second")
-    return {
-        "runs": tuple(run.name for run in runs),
-        "settings": differences(one["config"], two["config"]),
-        "costs": {key: (one[key], two[key]) for key in costs},
-        "results": dict(sorted(results.items())),
-        "curves": curves,
-    }
+def _lines(*runs: Path) -> Iterator[str]:
+    one, two = trainings = [read_training(run, (HISTORY,)) for run in runs]
+    yield from (f"{letter}  {run.name}" for letter, run in zip("AB", runs))
+    changed = differences(one["config"], two["config"])
+    yield from ("", "settings that differ", *(_row(key, *pair) for key, pair in changed.items()))
+    yield from () if changed else ("  none",)
+    yield from ("", "cost", *(_row(key, one[key], two[key]) for key in COSTS))
+    ours, theirs = map(_results, runs, trainings)
+    for key in sorted(ours.keys() & theirs.keys()):
+        yield from ("", f"{' '.join(map(str, key[1:]))} (split policy steps restarts){'B - A':>46}")
+        for metric in METRICS:
+            a, b = ours[key].get(metric), theirs[key].get(metric)
+            if a is not None and b is not None:
+                yield f"{_row(metric, a, b)}{b - a:>+14.4g}"
+    before, after = (_history(run / HISTORY) for run in runs)
+    for name in CURVES:
+        common = [step for step, row in before.items() if row.get(name) and after.get(step, {}).get(name)]
+        yield from ("", f"{name} by step")
+        for step in _thin(common):
+            a, b = float(before[step][name]), float(after[step][name])
+            yield f"  {step:<32}{a:>18.4g}{b:>18.4g}{b - a:>+14.4g}"
 
 
 def _results(run: Path, training: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -84,30 +81,11 @@ def _history(path: Path) -> dict[int, dict[str, str]]:
         return {int(row["step"]): row for row in csv.DictReader(handle)}
 
 
-def text(document: dict[str, Any]) -> str:
-    lines = [f"A  {document['runs'][0]}", f"B  {document['runs'][1]}", "", "settings that differ"]
-    lines += [
-        f"  {key:<32}{_short(a):>18}{_short(b):>18}" for key, (a, b) in document["settings"].items()
-    ] or ["  none"]
-    lines += ["", "cost"] + [
-        f"  {key:<32}{_short(a):>18}{_short(b):>18}" for key, (a, b) in document["costs"].items()
-    ]
-    for title, metrics in document["results"].items():
-        lines += ["", f"{title} (split policy steps restarts){'B - A':>46}"]
-        for metric, (a, b) in metrics.items():
-            if a is not None and b is not None:
-                lines.append(f"  {metric:<32}{_short(a):>18}{_short(b):>18}{b - a:>+14.4g}")
-    for name, points in document["curves"].items():
-        lines += ["", f"{name} by step"] + [
-            f"  {step:<32}{a:>18.4g}{b:>18.4g}{b - a:>+14.4g}" for step, a, b in _thin(points)
-        ]
-    return "\n".join(lines)
+def _row(name: str, *values: Any) -> str:
+    shown = (f"{value:.6g}" if isinstance(value, float) else str(value) for value in values)
+    return f"  {name:<32}" + "".join(f"{text:>18}" for text in shown)
 
 
-def _thin(points: list[Any], most: int = 10) -> list[Any]:
+def _thin(points: list[int], most: int = 10) -> list[int]:
     step = max(1, -(-len(points) // most))
     return points[::-1][::step][::-1]
-
-
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
