@@ -104,11 +104,11 @@ lint: $(VENV)/.ready
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint --configfile profiles/local/workflow.yaml
-	$(BIN)/python -m trm study schema --check
+	$(BIN)/python docs/generated.py --check
 
 # the parts of config/ and docs/ that are generated from the study, the schema and the kinds of figures
 schema: $(VENV)/.ready
-	@$(BIN)/python -m trm study schema
+	@$(BIN)/python docs/generated.py
 
 docs: $(VENV)/.ready
 	$(BIN)/mkdocs build --strict --quiet --site-dir site

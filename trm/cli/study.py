@@ -78,8 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     publish.add_argument("--figure", required=True)
     publish.add_argument("--identity", required=True)
     publish.add_argument("--out", required=True)
-    schema = commands.add_parser("schema", help="write the generated parts of config/ and docs/")
-    schema.add_argument("--check", action="store_true", help="only say whether they are current")
     init = commands.add_parser("init", help="write a folder for a study of your own, ready to run")
     init.add_argument("folder", help="a new folder, or an empty one")
     launch = commands.add_parser(
@@ -186,12 +184,6 @@ def _publish(args: argparse.Namespace) -> int:
 
     publish(args.figure, args.identity, args.out)
     return 0
-
-
-def _schema(args: argparse.Namespace) -> int:
-    from trm.pipeline.documentation import write_or_check
-
-    return write_or_check(args.check)
 
 
 def _run(args: argparse.Namespace) -> int:
