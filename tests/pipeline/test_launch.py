@@ -15,7 +15,7 @@ from tests.shell import ROOT
 from trm.cli import main
 from trm.errors import UserError
 from trm.pipeline.catalogue import RUN_FILES
-from trm.pipeline.cleanup import clean, survey
+from trm.pipeline.cleanup import clean, find_entries
 from trm.pipeline.launch import with_config
 from trm.pipeline.project import open_project
 from trm.pipeline.settings import parse_overrides
@@ -91,7 +91,7 @@ def test_only_checkpoints_that_nobody_can_need_are_removed(tmp_path):
     done.mkdir(parents=True)
     for file in (*RUN_FILES, "evaluation-1.json"):
         (done / file).touch()
-    entries = survey(str(tmp_path), states.keys() - {"forgotten-run"})
+    entries = find_entries(str(tmp_path), states.keys() - {"forgotten-run"})
     assert {entry.name: entry.state for entry in entries} == states
     removed = [entry.name for entry in clean(str(tmp_path), entries, False, True)]
     assert removed == ["finished-run", "finished-run/evaluation-1"]

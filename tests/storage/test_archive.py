@@ -6,7 +6,7 @@ import pytest
 
 from tests.storage.conftest import BUCKET
 from trm.cli import main
-from trm.pipeline.archive import open_place, send, survey
+from trm.pipeline.archive import differing, open_place, send
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_an_archive_can_be_collected_elsewhere(results, gcs, tmp_path, capsys):
 
 def test_one_run_with_its_checkpoints_and_data(results, tmp_path):
     source, target = open_place(str(results)), open_place(str(tmp_path / "archive"))
-    parcels, _ = survey(source, target, ("runs", "sources", "checkpoints"), {"a-1"})
+    parcels, _ = differing(source, target, ("runs", "sources", "checkpoints"), {"a-1"})
     names = [parcel.name for parcel in parcels]
     assert "runs/b-2/training.json" not in names
     assert "checkpoints/a-1/step-1/state" in names

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("boto3")
 
-from trm.pipeline.archive import send, survey
+from trm.pipeline.archive import differing, send
 from trm.pipeline.files import Files
 from trm.storage import ABSENT, AccessDenied, BucketMissing, Conflict, Patience, Unreachable, open_store
 from trm.storage import s3 as s3_store
@@ -102,9 +102,9 @@ def test_the_checksum_is_that_of_the_object(bucket, tmp_path, monkeypatch, size)
     path = tmp_path / "here/results/tables/a.csv"
     path.write_bytes(b"x" * size)
     here, there = open_store(tmp_path / "here/results"), open_store(bucket("archive"), QUICK)
-    parcels, _ = survey(here, there)
+    parcels, _ = differing(here, there)
     send(here, there, parcels)
     assert there.stat("tables/a.csv").checksum == there.checksum(path)
-    assert survey(here, there) == ([], 1)  # sent once
+    assert differing(here, there) == ([], 1)  # sent once
     copy = fetch_store(there, tmp_path / "cache")
     assert (copy / "tables/a.csv").read_bytes() == path.read_bytes()

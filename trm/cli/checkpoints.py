@@ -28,14 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trm.cli.study import project_of
-    from trm.pipeline.cleanup import clean, survey
+    from trm.pipeline.cleanup import clean, find_entries
     from trm.study.text import bytes_text, count
 
     project = project_of(args)
     prefix = project.files.prefix
     root = args.root or (f"{prefix}/results" if prefix else "results")
     known = {name.removesuffix(".json") for name in (*project.runs, *project.study.evaluations)}
-    entries, verb = survey(root, known), ""
+    entries, verb = find_entries(root, known), ""
     if args.action == "clean":
         entries = clean(root, entries, args.unknown, args.dry_run)
         verb = "would free " if args.dry_run else "freed "

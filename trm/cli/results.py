@@ -47,13 +47,13 @@ def run(args: argparse.Namespace) -> int:
         return _verify(args.root)
     if args.action == "keep":
         return _keep(args)
-    from trm.pipeline.archive import RESULTS, open_place, send, survey
+    from trm.pipeline.archive import RESULTS, differing, open_place, send
     from trm.study.text import bytes_text, count
 
     here, there = open_place(args.root), open_place(args.place)
     source, target = (here, there) if args.action == "archive" else (there, here)
     folders = RESULTS + ("sources", "datasets") * args.data + ("checkpoints",) * args.checkpoints
-    files, equal = survey(source, target, folders, set(args.run) if args.run else None)
+    files, equal = differing(source, target, folders, set(args.run) if args.run else None)
     if not args.dry_run:
         send(source, target, files)
     verb = "would copy" if args.dry_run else "copied"

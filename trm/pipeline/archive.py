@@ -30,7 +30,7 @@ def open_place(uri: str) -> Store:
     return open_store(place if place.endswith("/results") or place == "results" else f"{place}/results")
 
 
-def survey(
+def differing(
     source: Store, target: Store, folders: Iterable[str] = RESULTS, runs: set[str] | None = None
 ) -> tuple[list[ObjectInfo], int]:
     """Files that are missing or different in `target`, and the number of equal files.

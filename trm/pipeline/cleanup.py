@@ -31,7 +31,7 @@ class Entry:
     `in use`: no experiment uses it, but somebody writes to it."""
 
 
-def survey(root: str, known: set[str]) -> list[Entry]:
+def find_entries(root: str, known: set[str]) -> list[Entry]:
     """What is in `root`/checkpoints, largest first. `root`: a results folder or its address; `known`: the study's
     names of entries. UserError: the bucket cannot be read."""
     store = open_store(root)
