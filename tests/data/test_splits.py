@@ -6,9 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.conftest import small
-from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, split_order
+from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, load_pool, split_order
 from trm.data.splits import split
 from trm.errors import UserError
+from trm.study.dataset_identity import source_identity
+from trm.tasks.base import Task
+from trm.tasks.build import build_dataset, build_source
 
 
 def pool_of(classes, part=None, seed=0) -> Pool:
@@ -121,3 +124,43 @@ def test_histogram():
     assert found["known"] == 7
     assert sum(histogram(np.array([16, 16, 31]))["counts"].values()) == 3
     assert histogram(np.array([-1]))["known"] == 0
+
+
+class Families(Task):
+    """Generated puzzles of which each three in a row are one class; there are `most`."""
+
+    name = "sudoku"
+
+    def __init__(self, most):
+        self.most, self.asked = most, []
+
+    def pool(self, config, files):
+        self.asked.append(config.pool)
+        return pool_of(np.arange(min(config.pool, self.most)) // 3)
+
+    def lines(self, tokens, meta):
+        return []
+
+
+def test_a_pool_of_as_many_as_the_splits_need_grows_until_they_are_full(monkeypatch, tmp_path):
+    """Every cut through a class leaves puzzles out, so that the sum of the splits is too few."""
+    asked = small(box_cols=3, train_puzzles=10, validation_puzzles=4, test_puzzles=10)
+    families = Families(1000)
+    monkeypatch.setattr("trm.tasks.build.task_of", lambda name: families)
+    pool = build_source(asked, tmp_path / "pool")
+    found = split(pool, asked, "pool")
+    assert [len(part) for part in (found.validation, found.test, found.train)] == [4, 10, 10]
+    assert families.asked == [24, 30]
+    assert load_pool(tmp_path / "pool")[1]["identity"] == source_identity(asked)  # the name stays
+
+
+def test_a_pool_that_cannot_grow_or_is_given_stays(monkeypatch, tmp_path):
+    for most, given_pool, asked in ((25, 0, [24, 30, 38]), (1000, 24, [24])):
+        families = Families(most)
+        monkeypatch.setattr("trm.tasks.build.task_of", lambda name, found=families: found)
+        sizes = {"train_puzzles": 10, "validation_puzzles": 4, "test_puzzles": 10, "pool": given_pool}
+        config = small(box_cols=3, **sizes)
+        build_source(config, tmp_path / f"{most}")
+        assert families.asked == asked
+        with pytest.raises(UserError, match="puzzles left for data.train_puzzles"):
+            build_dataset(config, tmp_path / f"{most}", tmp_path / "set")

@@ -37,8 +37,11 @@ def build_source(config: DataConfig, out: Path) -> Pool:
             raise UserError(
                 f"{name} has the SHA-256 {found}, not {wanted}: it is another file, or has changed"
             )
+    wanted_by_splits = config.source == "generate" and not config.pool
     config = config.model_copy(update={"pool": identity.get("pool", config.pool)})
     pool = task_of(config.task).pool(config, files)
+    if wanted_by_splits:
+        pool = _filled(pool, config)
     if moves_puzzles(config):
         kinds = [source.kind == "file" for source in config.sources]
         read = np.flatnonzero(np.array(kinds)[pool.sources] if kinds else np.ones(pool.puzzles, dtype=bool))
@@ -49,6 +52,26 @@ def build_source(config: DataConfig, out: Path) -> Pool:
         pool.report |= {"repository": official.repository, "revision": official.revision}
     save_pool(pool, identity, out)
     return pool
+
+
+def _filled(pool: Pool, config: DataConfig) -> Pool:
+    """A generated pool that fills the splits: a quarter larger at a time where keeping classes together leaves out too
+    many puzzles, as long as that makes more."""
+    while not _fills(pool, config):
+        config = config.model_copy(update={"pool": config.pool + -(-config.pool // 4)})
+        larger = task_of(config.task).pool(config, [])
+        if larger.puzzles <= pool.puzzles:
+            break
+        pool = larger
+    return pool
+
+
+def _fills(pool: Pool, config: DataConfig) -> bool:
+    try:
+        split(pool, config, "")
+    except UserError:
+        return False
+    return True
 
 
 def downloads(config: DataConfig) -> bool:
