@@ -30,7 +30,6 @@ from trm.study.schema import (
     ModelConfig,
     PlacementConfig,
     RuntimeConfig,
-    SourceConfig,
     TrainingConfig,
 )
 from trm.study.text import flops_text, seconds_text
@@ -42,7 +41,6 @@ TABLES: list[tuple[str, type[BaseModel]]] = [
     ("A grid", Grid),
     ("`model`", ModelConfig),
     ("`data`", DataConfig),
-    ("An entry of `data.sources`", SourceConfig),
     ("A stage of `data.curriculum`", DataStage),
     ("`training`", TrainingConfig),
     ("A stage of `training.curriculum`", CurriculumStage),

@@ -15,7 +15,6 @@ SUDOKU = {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_min": 4, "c
 MAZE = {"task": "maze", "source": "generate", "maze_size": 8, "min_path": 12, "pool": 50}
 ARC = {"task": "arc", "source": "json", "files": ("a.json",), "sha256": ("a" * 64,)}
 FAMILIES = {"task": "arc", "source": "generate", "arc_side": 6, "pool": 50, "arc_families": ("mirror",)}
-MIX = SUDOKU | {"source": "mix", "sources": ({"kind": "generate", "pool": 50},) * 2}
 SETTINGS = {
     "box_rows box_cols clues_min clues_max pool train_puzzles augmentations validation_puzzles seed": SUDOKU,
     "test_puzzles held_out_hints hints curriculum": SUDOKU,
@@ -25,7 +24,6 @@ SETTINGS = {
     "arc_families arc_pairs": FAMILIES,
     "source": {"pool": 50},
     "task": {},
-    "sources": MIX,
 }
 BASES = {field: base for fields, base in SETTINGS.items() for field in fields.split()}
 """Settings under which a field of data is read."""
@@ -34,7 +32,6 @@ SPECIAL = {
     "source": "generate",
     "sha256": ("b" * 64,),
     "arc_families": ("mirror", "fill+stack"),
-    "sources": ({"kind": "generate", "pool": 50, "share": 2.0}, MIX["sources"][1]),
     "hints": "auto",
     "held_out_hints": (0, 2),
     "curriculum": ({"until": 0.5, "hints": (0, 2)},),
@@ -42,6 +39,7 @@ SPECIAL = {
 NO_IDENTITY = {
     "files": "paths: their checksums count (tests/data/test_identity.py)",
     "min_rating": "always 0",
+    "sources": "always empty",
 }
 
 

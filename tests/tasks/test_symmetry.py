@@ -69,16 +69,6 @@ def test_what_is_read_is_uniform_and_what_is_not_is_said(tmp_path, canonical):
     assert "WARNING" in "".join(marginals(ordered, np.arange(4000), kind))
 
 
-def test_of_a_mixture_the_generated_puzzles_stay(tmp_path, canonical):
-    sources = [{"kind": "generate", "pool": 50, "clues": [4, 8]}, {"kind": "file"}]
-    config = small(source="mix", sources=sources, files=(str(canonical[0]),), clues_min=0, clues_max=0)
-    pool = build_source(config, tmp_path / "pool")
-    plain = task_of("sudoku").pool(config, [("a", canonical[0])])
-    changed = (pool.questions != plain.questions).any(axis=1)
-    assert not changed[pool.sources == 0].any()
-    assert changed[pool.sources == 1].mean() > 0.9
-
-
 @pytest.mark.parametrize(
     ("task", "side", "vocab", "numbers", "words"),
     [

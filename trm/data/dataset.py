@@ -17,7 +17,7 @@ from trm.study.tasks import recognised
 
 SPLITS = ("train", "validation", "test")
 ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
-OWN_ARRAYS = ("ratings", "sources")
+OWN_ARRAYS = ("ratings",)
 """Arrays that the reference does not have; missing in data sets of other tools and in older ones."""
 
 
@@ -61,8 +61,6 @@ class PuzzleSet:
     meta: Meta
     ratings: np.ndarray | None = None
     """int32 [groups]: difficulty as in the pool; -1: unknown."""
-    sources: np.ndarray | None = None
-    """int32 [groups]: index of each group's source."""
 
     @property
     def examples(self) -> int:
@@ -97,7 +95,6 @@ class PuzzleSet:
             puzzle_indices=self.puzzle_indices[: puzzles + 1],
             group_indices=self.group_indices[: groups + 1],
             ratings=None if self.ratings is None else self.ratings[:groups],
-            sources=None if self.sources is None else self.sources[:groups],
         )
 
 
@@ -218,7 +215,6 @@ def _check(folder: Path, puzzles: PuzzleSet) -> None:
     identifiers = puzzles.puzzle_identifiers
     for name, count in (
         ("ratings", puzzles.groups),
-        ("sources", puzzles.groups),
         ("puzzle_identifiers", puzzles.puzzles),
     ):
         array = getattr(puzzles, name)

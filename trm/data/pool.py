@@ -37,8 +37,6 @@ class Pool:
     """int32: puzzle numbers in split order, those of a class adjacent."""
     part: np.ndarray
     """uint8: FREE, TRAIN or TEST."""
-    sources: np.ndarray | None = None
-    """int32: index into `data.sources`; None: a single source."""
     puzzle_indices: np.ndarray | None = None
     example_part: np.ndarray | None = None
     """ARC, uint8 per example: TRAIN (demonstrations) or TEST (hidden grids)."""
@@ -86,7 +84,7 @@ def without_equivalents(numbers: np.ndarray, part: np.ndarray) -> np.ndarray:
 
 
 _ARRAYS = ("questions", "answers", "ratings", "classes", "order", "part")
-_OPTIONAL = ("sources", "puzzle_indices", "example_part")
+_OPTIONAL = ("puzzle_indices", "example_part")
 
 
 def save_pool(pool: Pool, identity: dict[str, Any], folder: Path) -> None:

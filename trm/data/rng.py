@@ -22,7 +22,6 @@ PURPOSES = {
     "noise": 8,
     "hint": 9,
     "held out": 10,
-    "mixture": 11,
     "symmetry": 12,
     "restart": 13,
     "view": 14,

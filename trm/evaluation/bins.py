@@ -1,4 +1,4 @@
-"""Accuracy by difficulty: puzzles binned by clue count, rating and source."""
+"""Accuracy by difficulty: puzzles binned by clue count and rating."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def binned(puzzles: PuzzleSet, blank: int | None) -> dict[str, tuple[np.ndarray,
     """
     if puzzles.groups != puzzles.examples:
         return {}
-    values = {"rating": puzzles.ratings, "source": puzzles.sources}
+    values = {"rating": puzzles.ratings}
     if blank is not None:
         values["clues"] = (puzzles.inputs != blank).sum(axis=1)
     result = {}

@@ -26,9 +26,7 @@ from trm.study.schema import DataConfig
 Value = TypeVar("Value")
 ANALYSIS_VERSION = 18
 """Raised when tables, fits or figures are computed differently: all of them are then rebuilt; no run is."""
-ARRAYS = (
-    "inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices", "ratings", "sources",
-)  # fmt: skip
+ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices", "ratings")
 DATASET_FILES = tuple(
     f"{split}/{file}"
     for split in ("train", "validation", "test")

@@ -26,9 +26,7 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
     spec = spec_of(data.task)
     identity: dict[str, Any] = {"task": data.task, "source": data.source, "seed": data.seed}
     identity |= spec.fields(data)
-    if data.source == "mix":
-        identity["sources"] = [source.model_dump(mode="json", exclude={"share"}) for source in data.sources]
-    if data.source in ("csv", "json", "mix"):
+    if data.source in ("csv", "json"):
         if len(data.sha256) != len(data.files) and not (data.sha256 and not data.files):
             raise UserError(
                 f"data.sha256 has {len(data.sha256)} checksums for {len(data.files)} data.files: give one for each file"
@@ -40,7 +38,7 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
     elif data.source == "generate":
         identity["pool"] = _resolved_pool(data)
         identity |= spec.generated_fields(data)
-    if _reads_files(data):
+    if data.source != "generate":
         identity["symmetry"] = data.symmetry
     return identity
 
@@ -58,18 +56,12 @@ def training_identity(data: DataConfig) -> dict[str, Any]:
     """The data fields that training depends on: those of the data set, and how rows are drawn from it. UserError: as
     for `source_identity`."""
     drawn = data.model_dump(mode="json", include={"hints", "curriculum"}, exclude_defaults=True)
-    if data.sources:
-        drawn["sources"] = [source.model_dump(mode="json") for source in data.sources]
     return dataset_identity(data) | drawn
 
 
 def moves_puzzles(data: DataConfig) -> bool:
     """Whether puzzles are put under random symmetries: those from files, unless `data.symmetry` is none."""
-    return _reads_files(data) and data.symmetry == "random"
-
-
-def _reads_files(data: DataConfig) -> bool:
-    return data.source != "generate" and (data.source != "mix" or data.file_sources > 0)
+    return data.source != "generate" and data.symmetry == "random"
 
 
 def _resolved_pool(data: DataConfig) -> int:

@@ -102,21 +102,6 @@ class ModelConfig(Section):
     """Position encoding: none, rotary (arXiv 2104.09864; attention mixer only) or a learned vector per token."""
 
 
-class SourceConfig(Section):
-    """One of the sources of a Sudoku pool (`data.source: mix`)."""
-
-    kind: Literal["file", "generate"]
-    """`file`: the next of `data.files`; `generate`: generated offline."""
-    share: NonNegative = 1.0
-    """Share of the training rows drawn from this source, relative to the other sources' shares."""
-    clues: Range | None = None
-    """Fewest and most clues of generated puzzles (null: minimal ones), or of the puzzles taken from the file."""
-    min_rating: Literal[0] = 0
-    """Always 0: part of the names of data sets."""
-    pool: Whole = 0
-    """Puzzles to generate."""
-
-
 class DataStage(Section):
     """One stage of a curriculum over the training data."""
 
@@ -124,8 +109,8 @@ class DataStage(Section):
     """The stage ends at this fraction of the steps; after the last stage, the data's own values apply."""
     hints: Range | None = None
     """`data.hints` during the stage; null: no change."""
-    shares: tuple[NonNegative, ...] | None = None
-    """Shares during the stage, one for each of `data.sources`; null: the sources' own."""
+    shares: None = None
+    """Always null: in the weights of earlier versions."""
 
 
 class DataConfig(Section):
@@ -133,12 +118,12 @@ class DataConfig(Section):
 
     task: TaskName = "sudoku"
     """Kind of puzzle."""
-    source: Literal["generate", "csv", "official", "json", "mix"] = "official"
+    source: Literal["generate", "csv", "official", "json"] = "official"
     """`generate`: generated offline (ARC: small tasks of five kinds); `csv`: files in the official layout; `official`:
-    the published data set (needs network); `json`: ARC challenge and solution files; `mix`: all `sources`."""
+    the published data set (needs network); `json`: ARC challenge and solution files."""
     files: tuple[str, ...] = ()
-    """Paths or addresses in a bucket (gs://, s3://) read by `csv`, `json` and `mix`. They
-    count by their checksums, not their paths."""
+    """Paths or addresses in a bucket (gs://, s3://) read by `csv` and `json`. They count by their checksums, not their
+    paths."""
     sha256: tuple[str, ...] = ()
     """Checksums of `files`, in the same order; computed for local files, required in a bucket."""
     box_rows: Annotated[int, Field(ge=2, le=5)] = 3
@@ -177,9 +162,8 @@ class DataConfig(Section):
     """Puzzles used to choose the best checkpoint and to draw the curves; never part of the test."""
     test_puzzles: Count | None = None
     """Test puzzles. null: all."""
-    sources: tuple[SourceConfig, ...] = ()
-    """Sudoku: sources of the pool for `source: mix`, each with its share of the training rows. Of equivalent puzzles
-    the first is kept; validation and test puzzles come from all sources in proportion to their numbers of puzzles."""
+    sources: tuple[()] = ()
+    """Always empty: in the weights of earlier versions."""
     hints: Annotated[Literal["auto"] | tuple[int, int], BeforeValidator(_hints)] = (0, 0)
     """Sudoku: extra clues copied from the answer into each training row: a random number in [least, most] of random
     cells, drawn anew for every row of every step. `auto`: the number adapts so that the model solves about half of the
@@ -187,7 +171,7 @@ class DataConfig(Section):
     held_out_hints: Range = (0, 0)
     """Sudoku: extra clues [least, most] of the validation and test puzzles, drawn once."""
     curriculum: tuple[DataStage, ...] = ()
-    """Stages with other hints and shares, before those of `hints` and `sources` apply."""
+    """Stages with other hints, before `hints` applies."""
     symmetry: Literal["random", "none"] = "random"
     """Puzzles from files: each under one random symmetry of the rules (copy 0 too), because published collections are
     often in a form that a model learns instead of the rules; `none`: as in the file."""
@@ -198,17 +182,6 @@ class DataConfig(Section):
     def gives_hints(self) -> bool:
         """Whether training rows get extra clues in any stage."""
         return self.hints != (0, 0) or any(stage.hints for stage in self.curriculum)
-
-    @property
-    def file_sources(self) -> int:
-        """Number of sources that read a file."""
-        return sum(source.kind == "file" for source in self.sources)
-
-    @property
-    def all_shares(self) -> list[tuple[float, ...]]:
-        """All sets of shares: those of the stages, and the sources' own."""
-        own = [tuple(source.share for source in self.sources)] if self.sources else []
-        return [stage.shares for stage in self.curriculum if stage.shares] + own
 
 
 class CurriculumStage(Section):
@@ -328,24 +301,6 @@ class RunConfig(Section):
         for name, stages in curricula.items():
             if any(a.until >= b.until for a, b in pairwise(stages)):
                 raise ValueError(f"{name}.curriculum: the stages' `until` must increase")
-        if (data.source == "mix") != bool(data.sources):
-            raise ValueError("data.source=mix needs data.sources, and data.sources needs data.source=mix")
-        if data.source == "mix" and data.file_sources not in (len(data.files), len(data.sha256)):
-            raise ValueError(
-                f"data.sources has {data.file_sources} of kind file, but data.files has {len(data.files)}"
-            )
-        if any(source.kind == "generate" and not source.pool for source in data.sources):
-            raise ValueError("data.sources: a source of kind generate needs a pool above 0")
-        if any(stage.shares and len(stage.shares) != len(data.sources) for stage in data.curriculum):
-            raise ValueError(
-                f"data.curriculum: give one share for each of the {len(data.sources)} data.sources"
-            )
-        if any(not any(shares) for shares in data.all_shares):
-            raise ValueError("data.sources: the shares are all 0; give one above 0")
-        if len(data.sources) * (len(data.sources) - 1) > training.batch_size:
-            raise ValueError(
-                f"training.batch_size={training.batch_size} is too small for {len(data.sources)} data.sources"
-            )
         if data.hints == "auto" and any(stage.hints for stage in data.curriculum):
             raise ValueError(
                 "data.curriculum: a stage has `hints`, but data.hints=auto chooses them; keep one of the two"

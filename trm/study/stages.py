@@ -23,8 +23,6 @@ class DrawStage(NamedTuple):
     last_step: int
     hints: tuple[int, int]
     """Fewest and most extra clues of a row."""
-    shares: tuple[float, ...] = ()
-    """Shares of the sources, with sum 1. Empty: all puzzles are drawn equally often."""
 
 
 def last_step(until: float, steps: int) -> int:
@@ -45,8 +43,7 @@ def draw_stages(data: DataConfig, steps: int) -> list[DrawStage]:
     stages = []
     for last, stage in _spans(data.curriculum, steps):
         hints = (stage and stage.hints) or ((0, 0) if data.hints == "auto" else data.hints)
-        shares = (stage and stage.shares) or tuple(source.share for source in data.sources)
-        stages.append(DrawStage(last, hints, tuple(share / sum(shares) for share in shares)))
+        stages.append(DrawStage(last, hints))
     return stages
 
 

@@ -97,20 +97,19 @@ class Task(ABC):
         """Marginals that the symmetries make uniform, for `trm data inspect`; None: nothing is compared."""
         return None
 
-    def move(self, config: DataConfig, pool: Pool, puzzles: np.ndarray) -> None:
-        """Put those `puzzles` of a pool each under one random symmetry, question and answer alike.
+    def move(self, config: DataConfig, pool: Pool) -> None:
+        """Put the puzzles of a pool each under one random symmetry, question and answer alike.
 
         Published collections are often in a canonical form or sorted, which a model could learn instead of the rules.
         """
         root = rng.root_key(config.seed, "symmetry")
 
         def work(start: int, stop: int) -> None:
-            at = puzzles[start:stop]
-            if maps := self.symmetries(config, rng.key(root, at)):
+            if maps := self.symmetries(config, rng.key(root, np.arange(start, stop))):
                 for grids in (pool.questions, pool.answers):
-                    grids[at] = moved(grids[at], maps)
+                    grids[start:stop] = moved(grids[start:stop], maps)
 
-        over_rows(work, len(puzzles), 4096, "random symmetries", "puzzles")
+        over_rows(work, pool.puzzles, 4096, "random symmetries", "puzzles")
 
     def sets(
         self, config: DataConfig, pool: Pool, splits: Splits
@@ -118,7 +117,6 @@ class Task(ABC):
         """Train, validation and test sets, the identifiers' names, and further entries of the manifest."""
         sizes = shape(config)
         meta = Meta(config.task, sizes.seq_len, sizes.vocab_size, sizes.num_puzzle_identifiers or 1)
-        sources = np.zeros(pool.puzzles, np.int32) if pool.sources is None else pool.sources
 
         def puzzles(members: np.ndarray, held_out: bool) -> PuzzleSet:
             questions = pool.questions[members]
@@ -126,7 +124,7 @@ class Task(ABC):
                 keys = rng.key(rng.root_key(config.seed, "held out"), members)
                 questions = hints.give(questions, pool.answers[members], keys, config.held_out_hints)
             originals = one_example_set(questions, pool.answers[members], meta)
-            return replace(originals, ratings=pool.ratings[members], sources=sources[members])
+            return replace(originals, ratings=pool.ratings[members])
 
         parts = (splits.train, False), (splits.validation, True), (splits.test, True)
         return [puzzles(*part) for part in parts], ["<blank>"], {}

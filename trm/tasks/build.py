@@ -27,7 +27,7 @@ def build_source(config: DataConfig, out: Path) -> Pool:
     Raises:
         UserError: input is missing, malformed or has another checksum, or `out` is not writable.
     """
-    files = local_copies(config) if config.source in ("csv", "json", "mix") else []
+    files = local_copies(config) if config.source in ("csv", "json") else []
     if files and not config.sha256:
         config = config.model_copy(update={"sha256": tuple(sha256_file(path) for _, path in files)})
     identity = source_identity(config)
@@ -43,9 +43,7 @@ def build_source(config: DataConfig, out: Path) -> Pool:
     if wanted_by_splits:
         pool = _filled(pool, config)
     if moves_puzzles(config):
-        kinds = [source.kind == "file" for source in config.sources]
-        read = np.flatnonzero(np.array(kinds)[pool.sources] if kinds else np.ones(pool.puzzles, dtype=bool))
-        task_of(config.task).move(config, pool, read)
+        task_of(config.task).move(config, pool)
     pool.report.setdefault("files", [name for name, _ in files])
     official = spec_of(config.task).official
     if config.source == "official" and official:
@@ -135,7 +133,7 @@ def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]
         UserError: the pool is of another source, too small or damaged, or the folder is not writable.
     """
     pool, source_manifest = load_pool(source)
-    if config.source in ("csv", "json", "mix") and not config.sha256:
+    if config.source in ("csv", "json") and not config.sha256:
         config = config.model_copy(update={"sha256": tuple(source_manifest["identity"].get("sha256", ()))})
     wanted = canonical_json(source_identity(config))
     if canonical_json(source_manifest["identity"]) != wanted:

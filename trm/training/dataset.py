@@ -10,13 +10,11 @@ import torch
 from trm.backends.base import Backend
 from trm.data.dataset import ARRAYS, PuzzleSet, load
 from trm.data.files import MANIFEST, read_manifest
-from trm.data.sampler import MixtureSampler, Sampler
-from trm.errors import UserError
+from trm.data.sampler import Sampler
 from trm.io import sha256_file
 from trm.model.act import Rows
 from trm.study.fingerprint import digest
 from trm.study.schema import RunConfig
-from trm.study.stages import draw_stages
 from trm.study.tasks import Sizes
 from trm.tasks import task_of
 from trm.tasks.base import Augmenter, HostAugmenter
@@ -94,23 +92,8 @@ class Dataset:
         arrays = (puzzles.inputs, puzzles.labels, identifiers)
         return Rows(*(backend.place(torch.from_numpy(np.ascontiguousarray(array))) for array in arrays))
 
-    def sampler(self, config: RunConfig) -> tuple[Sampler | MixtureSampler, Augmenter | HostAugmenter]:
+    def sampler(self, config: RunConfig) -> tuple[Sampler, Augmenter | HostAugmenter]:
         """What samples the rows of each step, and what augments them."""
         train = self.split("train")
-        augmenter = task_of(train.meta.task).augmenter(train)
-        if not config.data.sources:
-            return Sampler.of(train, config.training.batch_size, config.seed), augmenter
-        if train.sources is None:
-            raise UserError(f"{self.folder} does not say which source its puzzles come from: build it again")
-        stages = draw_stages(config.data, config.training.steps)
-        try:
-            sampler = MixtureSampler(
-                train.sources,
-                stages,
-                copies=train.meta.augmentations + 1,
-                batch_size=config.training.batch_size,
-                seed=config.seed,
-            )
-        except ValueError as error:
-            raise UserError(f"{self.folder}: {error}: give data.train_puzzles more") from None
-        return sampler, augmenter
+        sampler = Sampler.of(train, config.training.batch_size, config.seed)
+        return sampler, task_of(train.meta.task).augmenter(train)

@@ -44,10 +44,11 @@ class Arc(Task):
         colours = tuple(range(COLOUR + 1, meta.vocab_size))  # colour 0, the background, stays
         return Symmetric("colour", colours, (), np.array([], dtype=np.int64))
 
-    def move(self, config: DataConfig, pool: Pool, puzzles: np.ndarray) -> None:
-        assert pool.puzzle_indices is not None  # all tasks of a pool are from files, or none
+    def move(self, config: DataConfig, pool: Pool) -> None:
+        assert pool.puzzle_indices is not None
         examples = np.diff(pool.puzzle_indices)
-        turns, colours = (np.repeat(each, examples, axis=0) for each in symmetries(config, puzzles))
+        tasks = symmetries(config, np.arange(pool.puzzles))
+        turns, colours = (np.repeat(each, examples, axis=0) for each in tasks)
         place = np.zeros((len(turns), 2), dtype=np.int64)
         for grids in (pool.questions, pool.answers):
             grids[:] = moved_canvases(grids, sizes(grids), turns, colours, place)
@@ -116,7 +117,6 @@ def puzzle_sets(
             group_indices=np.arange(len(members) + 1, dtype=np.int32),
             meta=meta,
             ratings=unknown,
-            sources=unknown,
         )
 
     hidden = np.equal(pool.example_part, TEST)

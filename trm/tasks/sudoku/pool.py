@@ -8,7 +8,7 @@ import numpy as np
 
 from trm.data import rng
 from trm.data.csv_source import read_csv, refuse, refuse_characters
-from trm.data.pool import FREE, Pool, make_pool, parts_of, split_order, without_equivalents
+from trm.data.pool import Pool, make_pool, parts_of, split_order, without_equivalents
 from trm.data.progress import Progress, over_rows
 from trm.errors import UserError
 from trm.study.schema import DataConfig
@@ -148,38 +148,6 @@ def csv_pool(config: DataConfig, files: list[tuple[str, Path]], divided: bool = 
     return read_pool(geometry, config.seed, questions, answers, ratings, part)
 
 
-def mixed_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
-    """The puzzles of all `config.sources`, in this order; of equivalent ones the first is kept.
-
-    Raises:
-        UserError: as for `generated_pool` and `csv_pool`, or a source has no suitable puzzle.
-    """
-    geometry, unread = Geometry(config.box_rows, config.box_cols), iter(files)
-    parts = []
-    for number, source in enumerate(config.sources):
-        least, most = source.clues or (0, 0 if source.kind == "generate" else geometry.cells)
-        if source.kind == "generate":
-            # a seed per source: otherwise two sources would have the same solution grids
-            seed = rng.root_key(config.seed, "generate") + number
-            changes = {"clues_min": least, "clues_max": most, "pool": source.pool}
-            pool = generated_pool(config.model_copy(update={**changes, "seed": seed}))
-        else:
-            pool = csv_pool(config, [next(unread)])
-        questions, answers = pool.questions - np.uint8(TOKEN), pool.answers - np.uint8(TOKEN)
-        clues = (questions > 0).sum(axis=1)
-        keep = np.arange(len(clues))
-        if source.kind == "file":
-            keep = np.flatnonzero((clues >= least) & (clues <= most))
-        if not len(keep):
-            raise UserError(f"data.sources[{number}] has no puzzle of {least}-{most} clues: widen clues")
-        parts.append(
-            (questions[keep], answers[keep], pool.ratings[keep], np.full(len(keep), number, np.int32))
-        )
-    questions, answers, ratings, sources = (np.concatenate(arrays) for arrays in zip(*parts))
-    part = np.full(len(questions), FREE, dtype=np.uint8)
-    return read_pool(geometry, config.seed, questions, answers, ratings, part, sources)
-
-
 def check_values(
     geometry: Geometry, name: str, questions: np.ndarray, answers: np.ndarray, first: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -225,7 +193,6 @@ def read_pool(
     answers: np.ndarray,
     ratings: np.ndarray,
     part: np.ndarray,
-    sources: np.ndarray | None = None,
 ) -> Pool:
     """A pool of validated puzzles (values) without equivalent ones."""
     puzzles, classes = (number_rows(keys) for keys in class_keys(geometry, questions, answers))
@@ -240,11 +207,7 @@ def read_pool(
     if not keep.all():
         questions, answers, ratings, part = questions[keep], answers[keep], ratings[keep], part[keep]
         classes = np.unique(classes[keep], return_inverse=True)[1].astype(np.int32)
-    pool = _pool(questions, answers, ratings, report, classes, split_order(classes, seed), part)
-    if sources is not None:
-        pool.sources = sources[keep]
-        pool.report["by_source"] = np.bincount(pool.sources).tolist()
-    return pool
+    return _pool(questions, answers, ratings, report, classes, split_order(classes, seed), part)
 
 
 def _pool(

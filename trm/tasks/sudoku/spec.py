@@ -14,7 +14,7 @@ CLASSES_4X4 = dict(zip(range(4, 16), (13, 96, 376, 711, 1040, 980, 788, 414, 210
 class SudokuSpec(TaskSpec):
     """Grids of box_rows * box_cols rows."""
 
-    sources = ("generate", "csv", "official", "mix")
+    sources = ("generate", "csv", "official")
 
     # several independent public projects pin the same digests
     official = OfficialFiles(

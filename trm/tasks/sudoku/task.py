@@ -42,8 +42,6 @@ class Sudoku(Task):
     def pool(self, config: DataConfig, files: Files) -> Pool:
         if config.source == "generate":
             return pool.generated_pool(config)
-        if config.source == "mix":
-            return pool.mixed_pool(config, files)
         if config.source == "official":
             return pool.csv_pool(config, official_files(self.name), divided=True)
         return pool.csv_pool(config, files)
