@@ -76,7 +76,7 @@ def config(**data):
 
 def test_hints_are_part_of_the_runs_identity_and_not_of_the_data_sets():
     stage = {"until": 0.5, "hints": [4, 8]}
-    variants = [{}, {"hints": [0, 4]}, {"hints": [1, 4]}, {"hints": "auto"}, {"curriculum": [stage]}]
+    variants = [{}, {"hints": [0, 4]}, {"hints": [1, 4]}, {"curriculum": [stage]}]
     assert len({run_fingerprint(config(**v)) for v in variants}) == len(variants)
     assert run_fingerprint(config(hints=[0, 0])) == run_fingerprint(config())
     assert len({str(dataset_identity(config(**v).data)) for v in variants}) == 1
@@ -91,13 +91,12 @@ def test_a_curriculum_of_hints_ends_with_the_datas_own():
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({"hints": [3, 1]}, "data.hints.*two whole numbers.*or auto"),
+        ({"hints": [3, 1]}, "data.hints.*two whole numbers"),
         ({"hints": 3}, "data.hints.*two whole numbers"),
-        ({"hints": "automatic"}, "data.hints.*two whole numbers"),
+        ({"hints": "auto"}, "data.hints.*two whole numbers"),
         ({"hints": [0, 1.5]}, "data.hints.*two whole numbers"),
         ({"held_out_hints": [-1, 2]}, "data.held_out_hints.*two whole numbers"),
         ({"curriculum": [{"until": 0.5, "hints": [2]}]}, "data.curriculum.0.hints.*two whole numbers"),
-        ({"hints": "auto", "curriculum": [{"until": 0.5, "hints": [2, 3]}]}, "keep one of the two"),
         ({"curriculum": [{"until": 0.5}, {"until": 0.5}]}, "must increase"),
     ],
 )

@@ -32,7 +32,7 @@ SPECIAL = {
     "source": "generate",
     "sha256": ("b" * 64,),
     "arc_families": ("mirror", "fill+stack"),
-    "hints": "auto",
+    "hints": (0, 2),
     "held_out_hints": (0, 2),
     "curriculum": ({"until": 0.5, "hints": (0, 2)},),
 }

@@ -18,7 +18,7 @@ from trm.training.programs import program_of
 from trm.training.state import TrainState
 
 
-def config(mixer: str, hints: str | tuple[int, int] = (0, 0), **training: Any) -> RunConfig:
+def config(mixer: str, hints: tuple[int, int] = (0, 0), **training: Any) -> RunConfig:
     """A tiny run on 4x4 Sudoku."""
     model = {"mixer": mixer, "d_model": 32, "heads": 2, "h_cycles": 2, "l_cycles": 1, "halt_max_steps": 4}
     model |= {"puzzle_tokens": 2, "position": "rope" if mixer == "attention" else "none"}

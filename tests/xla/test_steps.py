@@ -11,7 +11,7 @@ from tests.training.puzzles import write_dataset
 
 CASES = [
     {"mixer": "mlp", "steps": 5},
-    {"mixer": "attention", "steps": 5, "hints": "auto"},
+    {"mixer": "attention", "steps": 5, "hints": (0, 4)},
     {"mixer": "mlp", "steps": 3, "remat": True},
 ]
 

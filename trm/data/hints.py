@@ -13,11 +13,6 @@ def keys_of_step(seed: int, step: int, batch: int, first: int, count: int) -> np
     return rng.key(rng.root_key(seed, "hint"), step * batch + first + np.arange(count))
 
 
-def shares(keys: np.ndarray) -> np.ndarray:
-    """Number of hints of each row as a share of the range, in [0, 1): float32 [b]."""
-    return ((rng.draw(keys, 0) >> np.uint64(40)) * 2.0**-24).astype(np.float32)
-
-
 def counts(keys: np.ndarray, least: int, most: int) -> np.ndarray:
     """Number of hints of each row, in [least, most]: int64 [b]."""
     return least + rng.bounded(rng.draw(keys, 0), most - least + 1)

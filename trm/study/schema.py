@@ -46,15 +46,6 @@ def _range(value: Any) -> Any:
     return tuple(items)
 
 
-def _hints(value: Any) -> Any:
-    if value == "auto":
-        return value
-    try:
-        return _range(value)
-    except ValueError as error:
-        raise ValueError(f"{error}, or auto") from None
-
-
 Range = Annotated[tuple[int, int], BeforeValidator(_range)]
 
 
@@ -164,10 +155,9 @@ class DataConfig(Section):
     """Test puzzles. null: all."""
     sources: tuple[()] = ()
     """Always empty: in the weights of earlier versions."""
-    hints: Annotated[Literal["auto"] | tuple[int, int], BeforeValidator(_hints)] = (0, 0)
+    hints: Range = (0, 0)
     """Sudoku: extra clues copied from the answer into each training row: a random number in [least, most] of random
-    cells, drawn anew for every row of every step. `auto`: the number adapts so that the model solves about half of the
-    rows (see docs/training.md)."""
+    cells, drawn anew for every row of every step."""
     held_out_hints: Range = (0, 0)
     """Sudoku: extra clues [least, most] of the validation and test puzzles, drawn once."""
     curriculum: tuple[DataStage, ...] = ()
@@ -301,10 +291,6 @@ class RunConfig(Section):
         for name, stages in curricula.items():
             if any(a.until >= b.until for a, b in pairwise(stages)):
                 raise ValueError(f"{name}.curriculum: the stages' `until` must increase")
-        if data.hints == "auto" and any(stage.hints for stage in data.curriculum):
-            raise ValueError(
-                "data.curriculum: a stage has `hints`, but data.hints=auto chooses them; keep one of the two"
-            )
         if data.clues_min > data.clues_max:
             raise ValueError(f"data.clues_min={data.clues_min} is above data.clues_max={data.clues_max}")
         if placement.average == "first" and not training.ema:

@@ -40,11 +40,8 @@ def recursion_stages(model: ModelConfig, training: TrainingConfig) -> list[Stage
 
 def draw_stages(data: DataConfig, steps: int) -> list[DrawStage]:
     """How rows are drawn over the run: the data curriculum's stages, then the data's own values until the end."""
-    stages = []
-    for last, stage in _spans(data.curriculum, steps):
-        hints = (stage and stage.hints) or ((0, 0) if data.hints == "auto" else data.hints)
-        stages.append(DrawStage(last, hints))
-    return stages
+    spans = _spans(data.curriculum, steps)
+    return [DrawStage(last, (stage and stage.hints) or data.hints) for last, stage in spans]
 
 
 def _spans(curriculum: Sequence[AnyStage], steps: int) -> Iterator[tuple[int, AnyStage | None]]:

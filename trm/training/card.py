@@ -39,9 +39,7 @@ def _data(data: DataConfig) -> str:
     parts = [data.source, f"{puzzles} training puzzles"]
     if data.augmentations:
         parts.append(f"{data.augmentations:,} symmetric copies of each")
-    if data.hints == "auto":
-        parts.append("as many extra clues as needed to solve half of the rows")
-    elif data.gives_hints:
+    if data.gives_hints:
         stages = [*(stage.hints for stage in data.curriculum if stage.hints), data.hints]
         parts.append("extra clues " + ", then ".join(f"{least} to {most}" for least, most in stages))
     return ", ".join(parts)

@@ -95,8 +95,6 @@ class Feed:
         rows = config.training.batch_size, self._first, self._count
         keys = [hints.keys_of_step(config.seed, step - 1, *rows) for step in steps]
         order = hints.order(np.concatenate(keys), questions == hints.BLANK)
-        if config.data.hints == "auto":
-            return order, hints.shares(np.concatenate(keys))
         ranges = [next(stage.hints for stage in self._stages if step <= stage.last_step) for step in steps]
         counts = [hints.counts(key, *limits) for key, limits in zip(keys, ranges, strict=True)]
         return order, np.concatenate(counts).astype(np.float32)

@@ -13,7 +13,6 @@ from trm.backends.cpu.library import address
 from trm.backends.cpu.network import Incoming, Results, Settings, Supervision
 from trm.model.act import Carry, Rows, empty_carry
 from trm.model.parameters import Rates
-from trm.training import adaptive
 from trm.training.metrics import INDEX, SUMS
 from trm.training.optim import flat
 from trm.training.optim.schedule import lr_factor
@@ -64,9 +63,7 @@ class KernelStep(TrainStep):
         if isinstance(batch, RowBatch):
             incoming = Incoming(Rows(batch.inputs, batch.labels, batch.puzzle), batch.minimum)
         else:
-            hints = None
-            if isinstance(batch, HintBatch):
-                hints = batch.order, adaptive.hints(batch.hints, state.hint_level)
+            hints = (batch.order, batch.hints) if isinstance(batch, HintBatch) else None
             maps = batch.original, batch.token_map, batch.cell_map
             incoming = Incoming(self.originals, batch.minimum, maps, hints)
         cycles = h_cycles, l_cycles
@@ -101,8 +98,6 @@ class KernelStep(TrainStep):
             self._update_puzzle(
                 state.puzzle_table, self._factors[step - 1] * (training.puzzle_lr or training.lr)
             )
-        if state.hint_level is not None:
-            self._update_hint_level(state.hint_level)
         state.step.fill_(step)
 
     def _count(self, step: int, squared: float) -> None:

@@ -8,7 +8,6 @@ from trm.model.act import Carry, Rows, empty_carry
 from trm.model.parameters import Layout, architecture, initial_states, initial_weights
 from trm.study.schema import RunConfig
 from trm.study.tasks import Sizes
-from trm.training import adaptive
 from trm.training.memory import micro_batches
 from trm.training.metrics import Meter
 from trm.training.optim import flat, loss_scale, puzzle
@@ -48,9 +47,6 @@ class TrainState:
             place_carry(empty_carry(length, width, puzzles.seq_len, rows, precision.forward), backend)
             for _ in range(self.micro)
         ]
-        self.hint_level = (
-            adaptive.initial_level(puzzles.seq_len, device) if config.data.hints == "auto" else None
-        )
         self.meter = Meter(model.halt_max_steps, device)
 
         self.puzzle_dense = puzzle.is_dense(puzzles.num_ids, training.batch_size)
@@ -100,7 +96,6 @@ class TrainState:
             "metrics": self.meter.sums,
         }
         optional = {"ema": self.ema, "puzzle": self.puzzle_table, "loss_scale": self.scale}
-        optional["hint_level"] = self.hint_level
         return tensors | {name: tensor for name, tensor in optional.items() if tensor is not None}
 
     def changed_tensors(self) -> list[Tensor]:

@@ -15,7 +15,6 @@ from trm.model.act import Carry, Rows, halt, refill, with_noise
 from trm.model.definition import Architecture
 from trm.model.losses import expected_further_steps, halting_loss, judge
 from trm.model.parameters import Layout
-from trm.training import adaptive
 from trm.training.metrics import INDEX
 from trm.training.optim import flat, loss_scale, puzzle
 from trm.training.optim.schedule import lr_factor
@@ -45,7 +44,7 @@ class HintBatch(NamedTuple):
     order: Tensor
     """Order in which the original's cells are filled in, int16 [B, S]; S: never."""
     hints: Tensor
-    """Hints per row, float32 [B]; with `data.hints: auto` a position in the range around the level, 0 to 1."""
+    """Hints per row, float32 [B]."""
 
 
 class RowBatch(NamedTuple):
@@ -64,16 +63,15 @@ class RowBatch(NamedTuple):
 AnyBatch = Batch | HintBatch | RowBatch
 
 
-def transformed(originals: Rows, batch: AnyBatch, hints: Tensor | None = None) -> Rows:
-    """The augmented rows of a batch: `hints` [B] blank cells are filled in, cells permuted, symbols replaced. The rows
-    of a RowBatch are augmented already."""
+def transformed(originals: Rows, batch: AnyBatch) -> Rows:
+    """The augmented rows of a batch: hints are filled into blank cells, cells permuted, symbols replaced. The rows of a
+    RowBatch are augmented already."""
     if isinstance(batch, RowBatch):
         return Rows(batch.inputs, batch.labels, batch.puzzle)
     index, cells, symbols = batch.original.long(), batch.cell_map.long(), batch.token_map
     questions, answers = originals.inputs[index], originals.labels[index]
     if isinstance(batch, HintBatch):
-        assert hints is not None
-        questions = torch.where(batch.order < hints[:, None], answers, questions)
+        questions = torch.where(batch.order < batch.hints[:, None], answers, questions)
 
     def moved(grids: Tensor) -> Tensor:
         return torch.gather(symbols, 1, torch.gather(grids, 1, cells).long())
@@ -130,12 +128,11 @@ class TrainStep:
         deviation = state.config.training.start_noise
         if not deviation:
             return carry
-        hints = adaptive.hints(batch.hints, state.hint_level) if isinstance(batch, HintBatch) else None
         inits = zip((state.h_init, state.l_init), (carry.z_H, carry.z_L), strict=True)
         starts = [
             with_noise(init.expand_as(z), deviation, *self._key(k), n) for n, (init, z) in enumerate(inits)
         ]
-        filled = refill(carry, transformed(self.originals, batch, hints), *starts)
+        filled = refill(carry, transformed(self.originals, batch), *starts)
         return filled._replace(halted=torch.zeros_like(filled.halted))
 
     def exchange(self) -> None:
@@ -159,8 +156,7 @@ class TrainStep:
         state, config = self.state, self.state.config
         training, model = config.training, config.model
         with torch.no_grad():
-            hints = adaptive.hints(batch.hints, state.hint_level) if isinstance(batch, HintBatch) else None
-            incoming = transformed(self.originals, batch, hints)
+            incoming = transformed(self.originals, batch)
             carry = refill(slots, incoming, state.h_init, state.l_init)
             before = state.grads.clone() if state.micro > 1 and k else None
         rows = carry.rows
@@ -176,8 +172,8 @@ class TrainStep:
         halt_loss = halting_loss(halt_logit, answer.exact).sum() / training.batch_size
         loss = lm_loss + halt_loss
         sums = {"lm_loss": lm_loss, "halt_loss": halt_loss}
-        if hints is not None:
-            sums["hints"] = hints.sum() / training.batch_size
+        if isinstance(batch, HintBatch):
+            sums["hints"] = batch.hints.sum() / training.batch_size
         if training.halting_cost:
             further = expected_further_steps(halt_logit, steps, model.halt_max_steps)
             sums["cost_loss"] = training.halting_cost * further.sum() / training.batch_size
@@ -252,15 +248,8 @@ class TrainStep:
         if kept is not None:
             for tensor, old in kept:
                 tensor.copy_(torch.where(finite, tensor, old))
-        if state.hint_level is not None:
-            self._update_hint_level(state.hint_level)
         state.meter.add(state.step_metrics, step, ~torch.isfinite(loss), norm_bad, extra)
         state.step.copy_(step)
-
-    def _update_hint_level(self, level: Tensor) -> None:
-        sums, batch = self.state.step_metrics, self.state.config.training.batch_size
-        solved, finished = sums[INDEX["exact"]] / batch, sums[INDEX["halted"]] / batch
-        adaptive.update(level, solved, finished, self.state.puzzles.seq_len)
 
     def _trained(self) -> list[Tensor]:
         state = self.state

@@ -74,7 +74,7 @@ def test_programs_differ_by_shape_and_not_by_rates():
 
 def test_what_determines_a_program_follows_from_imports():
     found = imported(WORKER)
-    assert {"trm.evaluation.policies", "trm.training.metrics", "trm.training.adaptive"} <= found.keys()
+    assert {"trm.evaluation.policies", "trm.training.metrics", "trm.training.state"} <= found.keys()
     assert {path.parent.name for path in found.values()} >= {"optim", "tpu", "evaluation"}
     assert "trm.pipeline.plan" not in found
 
