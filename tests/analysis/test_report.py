@@ -4,7 +4,6 @@ import html
 import json
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,28 +13,13 @@ import pytest
 from tests import shell
 from tests.browser import FLAGS, PATH
 from trm.analysis.fits.compare import MARGIN
-from trm.analysis.published import matching
-from trm.analysis.report import build, page, print_pdf
+from trm.analysis.report import build, page
 from trm.analysis.report.build import findings
 from trm.analysis.report.contents import FigureBlock, Report, Section
 from trm.analysis.report.page import stacked
 from trm.analysis.specs import ReportExperiment, ReportSpec
-from trm.analysis.tables import Table
 from trm.cli import main
 from trm.study.records import sealed
-from trm.study.schema import RunConfig
-
-
-def test_only_the_papers_recipe_counts_as_reproduction(tables: dict[str, Table]) -> None:
-    rows = tables["data_size"].select()
-    assert matching(rows, {}).empty
-    recipe = RunConfig().model_dump(mode="json", include={"model", "data", "training"})
-    for section, fields in recipe.items():
-        for key, value in fields.items():
-            cell = json.dumps(value, separators=(",", ":")) if isinstance(value, list) else value
-            rows[f"{section}.{key}"] = "" if value in ([], None) else cell
-    assert len(matching(rows, {})) == len(rows)
-    assert matching(rows, {"training.ema": 0.0}).empty
 
 
 @pytest.fixture(scope="module")
@@ -106,11 +90,9 @@ def test_what_is_missing_or_failed_stands_in_red(report: Report) -> None:
     assert "<details><summary>4 problems" in page(replace(report, problems=[*report.problems, "one more"]))
 
 
-def test_sections_show_cost_paper_and_provenance(report: Report) -> None:
+def test_sections_show_cost_and_provenance(report: Report) -> None:
     assert [row[0] for row in report.cost.rows][-1] == "all, each run once"
     assert report.cost.rows[0][-1] != "–"
-    assert {row[2] for row in report.paper.rows} == {"not run at this scale"}
-    assert not report.paper_run
     assert ("commits", "0123456789ab") in report.provenance
     section = report.sections[0]
     assert [len(grid.rows) for grid in section.grids] == [5, 5]
@@ -138,37 +120,15 @@ def test_a_figure_of_the_whole_study_leads(spec: dict[str, Any]) -> None:
     assert report.figures == []
 
 
-def test_the_printed_page_leaves_out_what_it_cannot_unfold(report: Report) -> None:
-    for run, paper in ((False, True), (True, True), (False, False)):
-        text = html.unescape(page(replace(report, paper_run=run), paper=paper))
-        assert ("The paper's numbers" in text) == (run or not paper)
-
-
 def test_established_findings_come_first() -> None:
     def section(name: str, *strengths: float | None) -> Section:
-        blocks = [
-            FigureBlock(Path(name), answer=f"{name} {i}", strength=s, png=b"")
-            for i, s in enumerate(strengths)
-        ]
+        blocks = [FigureBlock(Path(name), answer=f"{name} {i}", strength=s) for i, s in enumerate(strengths)]
         return Section(ReportExperiment(name=name, table=""), figures=blocks)
 
     given = {"unsure": (None,), "weak": (1.2,), "strong": (None, 5.0), "lost": ()}
     found = findings([section(name, *strengths) for name, strengths in given.items()])
     told = [(item.text, item.established) for item in found]
     assert told == [("strong 1", True), ("weak 0", True), ("unsure 0", False)]
-
-
-@pytest.mark.parametrize(
-    ("needed", "words"),
-    [([1000], ""), ([1000, 5000], "the grid has no point with data.train_puzzles = 5000")],
-)
-def test_hypotheses_that_the_grid_cannot_test_are_marked(
-    spec: dict[str, Any], needed: list, words: str
-) -> None:
-    hypothesis = {"hypothesis": "1,000 suffice.", "needs": {"data.train_puzzles": needed}}
-    report = built(spec, experiments=[spec["experiments"][0] | hypothesis])
-    assert report.sections[0].untested == words
-    assert ("not tested here" in page(report)) == bool(words)
 
 
 def test_noise_models_and_the_rule_for_laws_are_stated_once(report: Report) -> None:
@@ -220,27 +180,6 @@ def test_damaged_tables_and_fits_are_named(spec: dict[str, Any], tmp_path: Path)
     remedy = "delete it and repeat the command"
     assert f"t.csv was changed, damaged or replaced since it was written: {remedy}" in said
     assert f"f.json is damaged or of another version (no groups, spec): {remedy}" in said
-
-
-def test_without_a_browser_there_is_no_pdf_and_a_sentence(
-    spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An older PDF must not pass for the new report's."""
-    monkeypatch.setattr(sys.modules[print_pdf.__module__], "BROWSERS", ())
-    (tmp_path / "r.pdf").write_text("old")
-    words = f"report --out {tmp_path}/r.html --pdf {tmp_path}/r.pdf --spec"
-    assert main([*words.split(), json.dumps(spec)]) == 0
-    assert "no PDF: install Chromium or Chrome" in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
-
-
-@pytest.mark.skipif(PATH is None, reason="no Chromium here")
-def test_a_browser_prints_the_page(report: Report, tmp_path: Path) -> None:
-    text = page(report, paper=True)
-    assert "<script" not in text
-    assert "<details>" not in text
-    print_pdf(text, tmp_path / "r.pdf")
-    assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
 
 
 @pytest.mark.skipif(PATH is None, reason="no Chromium here")

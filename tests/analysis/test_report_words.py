@@ -55,7 +55,6 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "recursion": {
         "question": "What do more latent updates buy?",
         "hypothesis": "Accuracy rises with n and with T.",
-        "needs": {"model.l_cycles": [1, 2, 4]},
         "expects": [{"where": {"model.l_cycles": 2}, "than": {"model.l_cycles": 1}}],
         "figures": [{"kind": "ablation", "x": "model.l_cycles"}],
     },
@@ -105,7 +104,6 @@ def words(spec: dict[str, Any]) -> dict[str, Any]:
         section.spec.name: {
             "answer": section.answer,
             "verdict": section.verdict,
-            "untested": section.untested,
             "notes": [note for block in section.fits for note in block.notes],
             "figures": {block.title: [block.sentence, block.caption] for block in section.figures},
         }

@@ -105,7 +105,7 @@ def test_a_grid_for_one_scale_is_left_out_at_another(study, study_file):
 
 def test_extends_shares_words_and_figures_and_never_a_grid(study, study_file):
     study["phases"] = ["laws"]
-    words = {"phase": "laws", "hypothesis": "It does.", "hypothesis_needs": {"model.d_model": 512}}
+    words = {"phase": "laws", "hypothesis": "It does.", "expects": [{"law": "model.d_model"}]}
     study["experiments"]["width"] |= words | {"figures": [{"kind": "curves"}], "seeds": [5]}
     study_file(study)
     own = {"name": "small", "extends": "experiments.yaml", "scales": {"laptop": {}}}
@@ -117,7 +117,7 @@ def test_extends_shares_words_and_figures_and_never_a_grid(study, study_file):
     loaded = load()
     width = loaded.experiment("width")
     assert (width.definition.question, width.definition.phase) == ("Does width matter?", "laws")
-    assert (width.definition.hypothesis_needs, width.definition.seeds) == ({"model.d_model": 512}, None)
+    assert (width.definition.expects, width.definition.seeds) == ([{"law": "model.d_model"}], None)
     assert width.definition.figures == study["experiments"]["width"]["figures"]
     assert [point.label for point in width.points] == ["steps=10", "steps=20"]
     assert len(loaded.experiment("rows").points) == 1
@@ -125,7 +125,7 @@ def test_extends_shares_words_and_figures_and_never_a_grid(study, study_file):
     assert places == ["laptop.yaml:7", "experiments.yaml:27"]
     own["experiments"]["width"] |= {"hypothesis": "It does not.", "figures": []}
     width = load().experiment("width")
-    assert (width.definition.hypothesis, width.definition.hypothesis_needs) == ("It does not.", {})
+    assert (width.definition.hypothesis, width.definition.expects) == ("It does not.", [])
     assert not width.definition.figures
     own["experiments"]["depth"] = {"grid": {}}
     with pytest.raises(UserError, match=r"laptop.yaml: experiments.depth.question: is required"):

@@ -212,8 +212,6 @@ class ReportExperiment(Spec):
     name: str
     question: str = ""
     hypothesis: str = ""
-    needs: dict[str, Any] = {}
-    """Column -> value or values that the grid must hold to test the hypothesis."""
     expects: tuple[Check, ...] = ()
     """What the hypothesis predicts, so that the report can say whether it holds."""
     table: str

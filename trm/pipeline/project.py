@@ -87,7 +87,7 @@ class Project:
     @property
     def report_identity(self) -> str:
         """Digest of all that the report shows."""
-        words = {"question", "hypothesis", "hypothesis_needs", "expects"}
+        words = {"question", "hypothesis", "expects"}
         shown: list[Any] = [
             self.study.file.name,
             self.study.scale_name,

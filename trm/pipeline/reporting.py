@@ -36,7 +36,6 @@ def report_spec(project: Project) -> dict[str, Any]:
                 "name": name,
                 "question": experiment.definition.question,
                 "hypothesis": experiment.definition.hypothesis,
-                "needs": experiment.definition.hypothesis_needs,
                 "expects": experiment.definition.expects,
                 "table": project.catalogue.table_file(name),
                 "fits": list(fits),

@@ -50,8 +50,6 @@ class Experiment(Section):
     """One sentence that ends with a question mark."""
     hypothesis: str = ""
     """The expected result, written before the run."""
-    hypothesis_needs: dict[str, Any] = {}
-    """Column -> value or values that the hypothesis is about; the report says if the grid has none of them."""
     expects: list[dict[str, Any]] = []
     """What the hypothesis predicts: the checks from which the report says supported, contradicted or undecided."""
     phase: str = ""
@@ -99,7 +97,7 @@ RULES = {
 NAME = re.compile(r"[A-Za-z0-9_]+")
 
 
-OF_HYPOTHESIS = ("hypothesis", "hypothesis_needs", "expects")
+OF_HYPOTHESIS = ("hypothesis", "expects")
 SHARED = ("question", "phase", "figures", *OF_HYPOTHESIS)
 """What an experiment takes from that of the same name in the study that its file extends."""
 

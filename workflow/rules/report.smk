@@ -21,5 +21,5 @@ rule html_report:
         "results/report.html"
     shell:
         "(python -m trm study spec report --options={params.options:q} --out {output.spec:q} && "
-        "python -m trm report --spec {output.spec:q} --out {output.html:q} --pdf results/report.pdf) "
+        "python -m trm report --spec {output.spec:q} --out {output.html:q}) "
         "2>&1 | tee {log:q}"

@@ -6,9 +6,8 @@ from typing import Any
 
 from trm.analysis.claims import Claim
 from trm.analysis.origin import read_figure, read_fit
-from trm.analysis.published import ours
 from trm.analysis.report.contents import FigureBlock, Finding, Report, Section
-from trm.analysis.report.grids import cost, costs_grid, fit_block, paper_grid, results_grid
+from trm.analysis.report.grids import cost, costs_grid, fit_block, results_grid
 from trm.analysis.report.prose import REFERENCES, size
 from trm.analysis.report.verdicts import verdict
 from trm.analysis.specs import ReportExperiment, ReportSpec
@@ -39,7 +38,7 @@ def build(spec: ReportSpec) -> Report:
     figures = [figure(path) for path in spec.figures]
     runs = {key: run for table in tables.values() for key, run in table.info["runs"].items()}
     problems = [f"{section.spec.name}: {text}" for section in sections for text in section.problems]
-    problems += [f"study figure {block.problem}" for block in figures if block.png is None]
+    problems += [f"study figure {block.problem}" for block in figures if block.problem]
     # of one experiment, so that its puzzles compare
     traces: list[dict[str, Any]] = next(
         (table.info["traces"] for table in tables.values() if table.info.get("traces")), []
@@ -47,9 +46,8 @@ def build(spec: ReportSpec) -> Report:
     unique = {(trace["run"], str(trace["question"])): trace for trace in traces}
     found_out = findings(sections)
     first = next((item for item in sections if found_out and item.spec.name == found_out[0].section), None)
-    drawn = [block for block in figures if block.png is not None]
+    drawn = [block for block in figures if not block.problem]
     hero = drawn[0] if drawn else _main(first.figures) if first else None
-    measured = ours(list(tables.values()))
     return Report(
         spec=spec,
         size=size(sections, runs),
@@ -57,8 +55,6 @@ def build(spec: ReportSpec) -> Report:
         hero=hero,
         sections=sections,
         figures=[block for block in figures if block is not hero],
-        paper=paper_grid(measured),
-        paper_run=any(found is not None and found.n for found in measured),
         cost=cost(sections, runs),
         problems=problems,
         puzzles=puzzles(list(unique.values())),
@@ -86,7 +82,7 @@ def _empty(block: FigureBlock) -> bool:
 
 def _main(blocks: Sequence[FigureBlock]) -> FigureBlock | None:
     """The figure that answers an experiment's question: the first with an established effect, else the first."""
-    drawn = [block for block in blocks if block.png is not None]
+    drawn = [block for block in blocks if not block.problem]
     return next((block for block in drawn if (block.strength or 0) > 1), drawn[0] if drawn else None)
 
 
@@ -104,7 +100,7 @@ def _section(spec: ReportExperiment) -> tuple[Section, Table | None, list[dict[s
         except UserError as error:
             problems.append(f"no fit: {error}")
     blocks = [figure(path, [table] if table else []) for path in spec.figures]
-    problems += [f"figure {block.problem}" for block in blocks if block.png is None]
+    problems += [f"figure {block.problem}" for block in blocks if block.problem]
     problems += [
         f"run {item.run} failed: {item.sentence or 'see its log'} {item.log}".strip() for item in spec.failed
     ]
@@ -120,7 +116,6 @@ def _section(spec: ReportExperiment) -> tuple[Section, Table | None, list[dict[s
         hours=sum(run["device_seconds"] for run in runs.values()) / 3600 if runs else None,
         seeds=int(table.rows["seed"].nunique()) if table else 0,
         verdict=verdict(spec.expects, table, fits) if spec.expects else None,
-        untested=untested(spec, table),
         figures=blocks,
         fits=[fit_block(fit) for fit in fits],
         problems=problems,
@@ -129,24 +124,6 @@ def _section(spec: ReportExperiment) -> tuple[Section, Table | None, list[dict[s
     if table is not None:
         section.grids = [results_grid(table), costs_grid(table)]
     return section, table, fits
-
-
-def untested(spec: ReportExperiment, table: Table | None) -> str:
-    """Why the grid cannot test the hypothesis; empty: it can."""
-    if table is None:
-        return "not run at this scale"
-    if len(table.info.get("labels", [])) < 2 and spec.needs:
-        return "the grid has one point"
-    for column, wanted in spec.needs.items():
-        values = set(table.rows[column].dropna()) if column in table.rows else set()
-        lacking = [
-            value
-            for value in (wanted if isinstance(wanted, (list, tuple)) else [wanted])
-            if value not in values
-        ]
-        if lacking:
-            return f"the grid has no point with {column} = {listed([str(value) for value in lacking])}"
-    return ""
 
 
 def _table_problems(table: Table) -> list[str]:
@@ -169,11 +146,10 @@ def _table_problems(table: Table) -> list[str]:
 
 
 def figure(path: str | Path, tables: Sequence[Table] = ()) -> FigureBlock:
-    """A figure's PNG and words; without a PNG, `problem` names the file and the remedy. `tables`: that the figure must
-    have been made from, if it shows their experiments."""
+    """A figure's words; without its files, `problem` names the file and the remedy. `tables`: that the figure must have
+    been made from, if it shows their experiments."""
     path = Path(path)
-    picture = path.with_suffix(".png")
-    if not picture.exists() or not path.with_suffix(".json").exists():
+    if not path.with_suffix(".png").exists() or not path.with_suffix(".json").exists():
         return FigureBlock(path, problem=f"{path.name} is missing: build it again")
     try:
         facts = read_figure(path, tables)
@@ -185,7 +161,7 @@ def figure(path: str | Path, tables: Sequence[Table] = ()) -> FigureBlock:
         bad = path.with_suffix(".json")
         return FigureBlock(path, problem=f"{path.name}: {bad} lacks its words: delete it and build it again")
     more = {"strength": facts.get("strength"), "inches": facts.get("inches", 7.0)}
-    return FigureBlock(path, **words, **more, png=picture.read_bytes())
+    return FigureBlock(path, **words, **more)
 
 
 def _provenance(tables: Sequence[Table], runs: dict[str, Any]) -> list[tuple[str, str]]:

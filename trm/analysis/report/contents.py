@@ -29,7 +29,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class FigureBlock:
-    """One figure; `png` is None when its files are missing or damaged."""
+    """One figure."""
 
     path: Path
     title: str = ""
@@ -43,9 +43,8 @@ class FigureBlock:
     svg: str = ""
     narrow: str = ""
     """The panels below each other, for a narrow screen; empty: there is one."""
-    png: bytes | None = None
     problem: str = ""
-    """Why there is no figure, and what to do."""
+    """Why there is no figure, and what to do; empty: there is one."""
 
 
 @dataclass
@@ -69,8 +68,6 @@ class Section:
     seeds: int = 0
     verdict: Verdict | None = None
     """Whether the hypothesis holds; None: no check is stated for it."""
-    untested: str = ""
-    """Why this grid cannot test the hypothesis; empty: it can."""
     grids: list[Grid] = field(default_factory=list)
     """Results and costs, a row for each grid point."""
     figures: list[FigureBlock] = field(default_factory=list)
@@ -93,9 +90,6 @@ class Report:
     sections: list[Section]
     figures: list[FigureBlock]
     """Study-wide figures, without the hero."""
-    paper: Grid
-    paper_run: bool
-    """Whether any of the paper's configurations was run."""
     cost: Grid
     problems: list[str]
     puzzles: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""The tables of a report: results and costs by grid point, fits, the paper's numbers, plan against actual."""
+"""The tables of a report: results and costs by grid point, fits, plan against actual."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 
 from trm.analysis.labels import FORM_NAMES, TARGETS, label
-from trm.analysis.published import REPORTED
 from trm.analysis.report.contents import FitBlock, Grid, Section
-from trm.analysis.stats import Mean, share
+from trm.analysis.stats import share
 from trm.analysis.tables import Table
 from trm.analysis.words import (
     count,
@@ -152,17 +151,6 @@ def _fit_row(hue: str, name: str, form: dict[str, Any], chosen: bool) -> list[st
         f"{100 * failed:.1f} %" if failed is not None else "–",
         "yes" if form.get("enough_points") else "no",
     ]
-
-
-def paper_grid(found: Sequence[Mean | None]) -> Grid:
-    """The paper's numbers beside ours, if the same configuration was run. found: ours, for each of REPORTED."""
-    lines = []
-    for item, ours in zip(REPORTED, found):
-        line = [item.name, percent(item.accuracy), "not run at this scale", ""]
-        if ours is not None and ours.n:
-            line[2:] = [percent(ours.value, ours.bounds), points(ours.value - item.accuracy)]
-        lines.append(line)
-    return Grid(["configuration", "paper", "here", "difference"], lines)
 
 
 def cost(sections: Sequence[Section], runs: dict[str, Any]) -> Grid:

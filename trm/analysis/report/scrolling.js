@@ -7,5 +7,8 @@
   }
   window.addEventListener("resize", mark);
   document.addEventListener("toggle", mark, true);
+  window.addEventListener("beforeprint", () => {
+    document.querySelectorAll("details").forEach((part) => { part.open = true; });
+  });
   mark();
 })();
