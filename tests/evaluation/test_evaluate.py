@@ -64,7 +64,7 @@ def test_progress_names_the_work_on_the_first_worker_alone(trained, dataset_fold
     measured.run()
     shown = capsys.readouterr().err
     works = ("train puzzles, 3 steps", "test puzzles, 3 steps", "test puzzles, 2 starts of 4 steps")
-    for work in (*works, "test puzzles until confident, at most 3 steps"):
+    for work in works:
         assert re.search(rf"evaluating {work}: \d+ %", shown)
     measured.backend.rank = 1
     measured.run()
@@ -139,9 +139,9 @@ def test_bins_of_ratings_double_and_many_clue_counts_share_bins():
     for row, clues in enumerate((3, 5, 8, 20, 27, 28)):
         inputs[row, :clues] = 2
     puzzles = one_example_set(inputs, inputs, Meta("sudoku", 40, 9, 1))
-    puzzles = replace(puzzles, ratings=ratings, sources=np.zeros(6, np.int32))
+    puzzles = replace(puzzles, ratings=ratings)
     found = bins.binned(puzzles, blank=1)
-    assert set(found) == {"rating", "clues"}  # all are of one source
+    assert set(found) == {"rating", "clues"}
     numbers, limits = found["rating"]
     right = np.array([1, 0, 1, 1, 0, 0])
     rows = bins.rows(bins.counts(right, numbers, len(limits)), limits)
@@ -193,7 +193,7 @@ def test_validation_and_evaluation_agree(dataset_folder, tmp_path):
 
 
 @pytest.mark.parametrize("slots", [8, 64])
-def test_stopping_when_confident_gives_the_answers_of_the_full_pass(slots, measured, monkeypatch):
+def test_stopping_when_confident_scores_each_answer_where_its_puzzle_stops(slots, measured, monkeypatch):
     monkeypatch.setattr("trm.model.inference.inference_batch", lambda *_: slots)
     (found, data), depth = measured, 6
     spread_halting(found.net)
@@ -204,26 +204,14 @@ def test_stopping_when_confident_gives_the_answers_of_the_full_pass(slots, measu
     assert len(first.unique()) > 3  # early, late, never
     last = torch.where(first == 0, depth, first)
     expected = torch.stack([each.answers for each in passes])[last.long() - 1, torch.arange(len(last))]
-    how = (found._score(), found.backend.synchronize)
-    timed, answers = policies.confident(found.net, data, depth, *how)
-    assert torch.equal(answers, expected)
-    result = timed.score.result(found.backend.total)
+    whole = policies.fixed(found.net, data, (3, depth), found._score, lambda: None, stopping=True)
+    result = whole.confident[depth].result(found.backend.total)
+    assert result["puzzles"] == len(last)
     assert result["mean_steps"] == pytest.approx(last.float().mean().item())
     assert result["correct"] == (expected == data.labels).all(1).sum()
-
-
-def test_confident_evaluation_runs_fewer_rows(measured, monkeypatch):
-    monkeypatch.setattr("trm.model.inference.inference_batch", lambda *_: 8)
-    found, data = measured
-    spread_halting(found.net)
-    rows, step = [], found.net.step
-    monkeypatch.setattr(
-        found.net, "step", lambda z_H, z_L, x: (rows.append(x.shape[1]), step(z_H, z_L, x))[1]
-    )
-    timed, _ = policies.confident(found.net, data, 6, found._score(), found.backend.synchronize)
-    needed = timed.score.result(found.backend.total)["mean_steps"] * 40
-    assert needed <= sum(rows) <= 1.3 * needed + 16
-    assert sum(rows) < 0.9 * 40 * 6
+    assert result["accuracy"] == pytest.approx((expected == data.labels).float().mean().item())
+    shallow = whole.confident[3].result(found.backend.total)
+    assert shallow["mean_steps"] == pytest.approx(last.clamp(max=3).float().mean().item())
 
 
 def test_choosing_among_restarts():
@@ -263,7 +251,8 @@ def test_an_evaluation_goes_on_after_its_time_limit_bit_for_bit(
     assert f"stopped after 1 batch; it goes on from {kept}\n" in capsys.readouterr().out
     documents = [json.loads(path.read_text()) for path in (whole, parts)]
     for document in documents:
-        assert all(row.pop("seconds") >= 0 for row in document["results"])
+        seconds = [row.pop("seconds") for row in document["results"] if row["policy"] != "confident"]
+        assert min(seconds) >= 0
     for key in ("results", "halting", "traces", "tasks", "guess"):
         assert documents[0][key] == documents[1][key]
     assert not list(kept.glob("*.pt"))

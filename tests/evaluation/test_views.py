@@ -228,7 +228,6 @@ def test_what_has_no_views_is_refused_in_one_sentence():
     for given, words in (
         ('{"view_puzzle_every": 3}', "view_puzzle_every=3 needs views: give view_steps"),
         ('{"view_guesses": 3}', "view_guesses=3 needs views: give view_steps"),
-        ('{"confident": true, "view_steps": 2}', "view_steps=2 cannot be measured together with confident"),
     ):
         with pytest.raises(UserError, match=words):
             config_argument(EvaluationConfig, given, "--evaluation")

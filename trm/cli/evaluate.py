@@ -74,10 +74,11 @@ def run(args: argparse.Namespace) -> int:
     finally:
         backend.close()
     for result in (document or {}).get("results", ()):  # in the first worker
+        taken = f", {result['seconds']:.2f} s" if result["seconds"] else ""
         print(
             f"{result['split']:5}  {result['policy']:9}  steps {result['steps']:3}  restarts {result['restarts']:3}  "
             f"exact {100 * result['exact_accuracy']:6.2f} %  ({result['correct']}/{result['puzzles']}), "
-            f"mean steps {result['mean_steps']:.2f}, {result['seconds']:.2f} s",
+            f"mean steps {result['mean_steps']:.2f}{taken}",
             flush=True,
         )
     return 0

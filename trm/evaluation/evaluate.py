@@ -13,9 +13,9 @@ from trm.backends.registry import load_implementation
 from trm.data.dataset import PuzzleSet
 from trm.errors import UserError
 from trm.evaluation import bins
-from trm.evaluation.parts import Parts, Result, compute
+from trm.evaluation.parts import Parts, compute
 from trm.evaluation.passes import Pass
-from trm.evaluation.policies import Runner, Timed, confident, fixed, restarts
+from trm.evaluation.policies import Runner, fixed, restarts
 from trm.evaluation.symmetry import Views, random_views, restart_symmetries
 from trm.evaluation.votes import can_vote, vote_results
 from trm.io import write_bytes, write_json
@@ -128,7 +128,7 @@ class Evaluation:
         steps: int,
         count: int,
         score: Score,
-        seconds: float,
+        seconds: float | None,
         right: torch.Tensor | None = None,
     ) -> None:
         result = score.result(self.backend.total)
@@ -138,15 +138,17 @@ class Evaluation:
         self.results.append(
             {"split": split, "policy": policy, "steps": steps, "restarts": count}
             | result
-            | {"flops_per_puzzle": flops, "seconds": round(seconds, 3)}
+            | {"flops_per_puzzle": flops, "seconds": seconds and round(seconds, 3)}
         )
 
-    def _fixed(self, split: str, data: Rows) -> dict[str, Any]:
+    def _fixed(self, split: str, data: Rows, stopping: bool = False) -> dict[str, Any]:
         how = (self.depths, self._score, self.backend.synchronize, self.views)
         name = self._progress(f"{split} puzzles, {max(self.depths)} steps")
-        run = fixed(self.net, data, *how, name, self.batches)
+        run = fixed(self.net, data, *how, name, self.batches, stopping)
         for depth, timed in run.depths.items():
             self._add(split, "fixed", depth, 1, timed.score, timed.seconds, run.right[depth])
+        for depth, score in run.confident.items():
+            self._add(split, "confident", depth, 1, score, None)
         last = max(self.depths)
         steps = torch.arange(1, last + 1)
         firsts = torch.stack((run.first_positive, run.first_right))
@@ -159,16 +161,6 @@ class Evaluation:
             self.predictions[f"{split}_halt_logits"] = run.halt_logits.numpy()
             self.predictions[f"{split}_first_positive"] = run.first_positive.numpy()
         return {"steps": list(range(1, last + 1)), "share": shares[:last], "solved": shares[last:]}
-
-    def _confident(self, data: Rows, depth: int, name: str) -> Timed:
-        """One batch: a puzzle takes the place of another one."""
-
-        def whole(part: slice) -> Result:
-            timed, _ = confident(self.net, data, depth, self._score(), self.backend.synchronize, name)
-            return {"+sums": timed.score.sums, "+seconds": torch.tensor(timed.seconds, dtype=torch.float64)}
-
-        found = self.batches(f"confident {depth}", [slice(0, len(data.inputs))], whole)
-        return Timed(self._score().with_sums(found["+sums"]), float(found["+seconds"]))
 
     def _traces(self, data: Rows) -> list[dict[str, Any]]:
         """Answers after each step on the first test puzzles; symbols as in the data set files."""
@@ -200,12 +192,7 @@ class Evaluation:
         started_at, evaluation, config = now(), self.evaluation, self.trained.config
         test = self.dataset.originals("test", self.backend, evaluation.test_puzzles)
         share = self._share(test)
-        halting = self._fixed("test", share)
-        if evaluation.confident:
-            for depth in self.depths:
-                name = self._progress(f"test puzzles until confident, at most {depth} steps")
-                timed = self._confident(share, depth, name)
-                self._add("test", "confident", depth, 1, timed.score, timed.seconds)
+        halting = self._fixed("test", share, evaluation.confident)
         if evaluation.restarts:
             noise = evaluation.start_noise, evaluation.step_noise
             symmetries = restart_symmetries(config.data, max(evaluation.restarts), any(noise))

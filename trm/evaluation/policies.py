@@ -1,4 +1,4 @@
-"""Inference policies: fixed depth, early stopping when confident, restarts.
+"""Inference policies: fixed depth, stopping when confident, restarts.
 
 Shapes: B rows, L tokens, S cells, D width, V symbols, N puzzles of this worker.
 """
@@ -44,6 +44,8 @@ class FixedResult(NamedTuple):
     """After the last step, float32 [N]."""
     right: dict[int, Tensor]
     """By depth, whether each answer is exactly right, bool [N]."""
+    confident: dict[int, Score]
+    """By largest depth, of each puzzle's answer at its first positive halt logit; empty unless asked for."""
 
 
 def batches(net: InferenceNetwork, data: Rows, name: str = "") -> Iterator[slice]:
@@ -68,9 +70,11 @@ def fixed(
     views: Views | None = None,
     name: str = "",
     run: Runner = compute,
+    stopping: bool = False,
 ) -> FixedResult:
     """All puzzles take all steps; answers are scored at each of `depths` in one pass. `name`: for progress. `run`: the
-    batches."""
+    batches. `stopping`: score also what a user gets who stops each puzzle at its first positive halt logit: rows are
+    independent, so that the answer is that of this pass."""
     depths, rows = tuple(sorted(depths)), next(batches(net, data)).stop
 
     def one(part: slice) -> Result:
@@ -79,23 +83,32 @@ def fixed(
         states = Pass(net, inputs, data.puzzle[part], views=views, rows=rows)
         # the step as a tensor: XLA compiles another program where a number happens to equal another one
         first, solved, taken = (torch.zeros(count, dtype=torch.int32, device=inputs.device) for _ in range(3))
+        stopped = new_score()
         wait()
         started = time.perf_counter()
         for step in range(1, depths[-1] + 1):
             logits, halt = states.step()
             taken = taken + 1
-            first = torch.where((first == 0) & (halt > 0), taken, first)
+            stops = (first == 0) & (halt > 0)
+            first = torch.where(stops, taken, first)
             right_now = is_right(states.answers(logits), labels, ignore)
             solved = torch.where((solved == 0) & right_now, taken, solved)
             wait()  # each step is one XLA program, whatever the depth
+            paused = time.perf_counter()
+            if stopping:
+                stopped.add(logits, inputs, labels, taken, stops)
+                wait()
             if step in depths:
-                paused = time.perf_counter()
                 result[f"+seconds {step}"] = torch.tensor(paused - started, dtype=torch.float64)
                 score = new_score()
                 result[f"right {step}"] = score.add(logits, inputs, labels, step) > 0
                 result[f"+sums {step}"] = score.sums
+                if stopping:
+                    others = new_score().with_sums(stopped.sums.clone())
+                    others.add(logits, inputs, labels, taken, first == 0)
+                    result[f"+confident {step}"] = others.sums
                 wait()
-                started += time.perf_counter() - paused
+            started += time.perf_counter() - paused
         return result | {
             "first": first, "solved": solved, "answers": states.answers(logits), "halts": halt.float()
         }  # fmt: skip
@@ -108,69 +121,9 @@ def fixed(
     }
     right = {depth: whole[f"right {depth}"] for depth in depths}
     first, solved, answers, halts = (whole[key] for key in ("first", "solved", "answers", "halts"))
-    return FixedResult(timed, first, solved, answers, halts, right)
-
-
-@torch.no_grad()
-def confident(
-    net: InferenceNetwork, data: Rows, depth: int, score: Score, wait: Callable[[], None], name: str = ""
-) -> tuple[Timed, Tensor]:
-    """A puzzle leaves the batch at its first positive halt logit or after `depth` steps, and the next takes its slot.
-
-    Once no puzzles are waiting, the batch is compacted whenever half of it is empty, except with several devices, since
-    each size would need its own program. Returns the score and the answers, uint8 [N, S] on the host. They equal those
-    of a full pass, because rows are independent. `name`: for progress.
-    """
-    started = time.perf_counter()
-    count, cells = data.inputs.shape
-    progress = Progress(name, count, "puzzles")
-    device, shared = data.inputs.device, net.multiple > 1
-    slots = min(count, next(batches(net, data)).stop)
-    rows = slots + -slots % net.multiple
-    # slot assignment and answers stay on the host, so that device shapes never change
-    inputs, labels, puzzles = (tensor.cpu() for tensor in (data.inputs, data.labels, data.puzzle))
-    score.sums = score.sums.cpu()
-    answers = torch.zeros(count, cells, dtype=torch.uint8)
-    which, incoming = torch.arange(rows) % count, slots
-    live, steps = torch.arange(rows) < slots, torch.zeros(rows, dtype=torch.int32)
-
-    def start() -> tuple[Tensor, Tensor, Tensor]:
-        x = net.embed(inputs[which].to(device), puzzles[which].to(device))
-        return (*net.start(len(which), len(x)), x)
-
-    z_H, z_L, x = start()
-    while True:
-        wait()  # so that XLA only sees two programs (new rows, a step), whichever rows leave
-        z_H, z_L, logits, halt = net.step(z_H, z_L, x)
-        logits, halt = net.replicate(logits), net.replicate(halt)
-        wait()
-        steps += 1
-        left = torch.nonzero(live & ((halt.cpu() > 0) | (steps >= depth))).squeeze(1)
-        if not len(left):
-            continue
-        chosen = logits.cpu()[:, left] if shared else logits[:, left.to(device)].cpu()
-        answers[which[left]] = chosen.argmax(-1).t().to(torch.uint8)
-        score.add(chosen, inputs[which[left]], labels[which[left]], steps[left])
-        fresh = torch.arange(incoming, min(count, incoming + len(left)))
-        incoming += len(fresh)
-        taken = left[: len(fresh)]
-        live[left[len(fresh) :]] = False
-        if len(fresh):
-            which[taken], steps[taken] = fresh, 0
-            new = torch.zeros(len(which), 1, dtype=torch.bool)
-            new[taken] = True
-            new = new.to(device)
-            z_H, z_L, x = (torch.where(new, a, b) for a, b in zip(start(), (z_H, z_L, x), strict=True))
-        open_slots = int(live.sum())
-        progress.update(incoming - open_slots)
-        if open_slots == 0:
-            break
-        if not shared and open_slots <= len(live) // 2:
-            kept = torch.nonzero(live).squeeze(1)
-            z_H, z_L, x = (state[:, kept.to(device)] for state in (z_H, z_L, x))
-            which, steps, live = which[kept], steps[kept], live[kept]
-    progress.close(count)
-    return Timed(score, time.perf_counter() - started), answers
+    sums = {depth: whole[f"+confident {depth}"] for depth in depths if stopping}
+    confident = {depth: new_score().with_sums(found) for depth, found in sums.items()}
+    return FixedResult(timed, first, solved, answers, halts, right, confident)
 
 
 class Restarts(NamedTuple):

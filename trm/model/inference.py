@@ -33,7 +33,7 @@ class InferenceNetwork:
         }
         self.h_init, self.l_init = h_init.to(arch.dtype), l_init.to(arch.dtype)
         self.rounds = implementation.rounds(self._weights, arch)
-        self.multiple, self.replicate = self.rounds.multiple, self.rounds.replicate
+        self.multiple = self.rounds.multiple
         self._puzzle_table = puzzle_table if arch.puzzle_tokens else None
 
     def embed(self, inputs_BS: Tensor, puzzle_ids_B: Tensor | None) -> Tensor:

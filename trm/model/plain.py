@@ -62,10 +62,6 @@ class PlainRounds:
             z_H, z_L = self.forward(z_H, z_L, x, l_cycles)
         return (z_H, z_L, *definition.heads(z_H, self._weights, self._arch))
 
-    def replicate(self, tensor: Tensor) -> Tensor:
-        """All-gather a tensor that is sharded over its rows, so that the host can read it."""
-        return tensor
-
 
 class Implementation(NamedTuple):
     """One way to compute `trm.model.definition`: the interfaces of `PlainNetwork` and `PlainRounds`."""

@@ -20,11 +20,18 @@ class Score:
         self.sums = torch.zeros(len(FIELDS), dtype=torch.float64, device=device)
 
     def add(
-        self, logits_SBV: Tensor, inputs_BS: Tensor, labels_BS: Tensor, steps_B: Tensor | float
+        self,
+        logits_SBV: Tensor,
+        inputs_BS: Tensor,
+        labels_BS: Tensor,
+        steps_B: Tensor | float,
+        among_B: Tensor | None = None,
     ) -> Tensor:
-        """Add puzzles answered after `steps_B` supervision steps. Returns 1 for exact answers [B]."""
+        """Add puzzles answered after `steps_B` supervision steps, only those of `among_B` if given. Returns 1 for exact
+        answers [B]."""
         cross_entropy_B = judge(logits_SBV, labels_BS, self.ignore).cross_entropy
-        return self.add_answers(logits_SBV.argmax(-1).t(), inputs_BS, labels_BS, steps_B, cross_entropy_B)
+        answers_BS = logits_SBV.argmax(-1).t()
+        return self.add_answers(answers_BS, inputs_BS, labels_BS, steps_B, cross_entropy_B, among_B)
 
     def add_answers(
         self,
@@ -33,6 +40,7 @@ class Score:
         labels_BS: Tensor,
         steps_B: Tensor | float,
         cross_entropy_B: Tensor | float = math.nan,
+        among_B: Tensor | None = None,
     ) -> Tensor:
         """Same as `add`, for puzzles whose answers (symbols) are known, but no logits."""
         valid_BS = labels_BS != self.ignore
@@ -41,6 +49,8 @@ class Score:
         count, blanks = valid_BS.sum(1), blank_BS.sum(1)
         right = (right_BS & valid_BS).sum(1)
         exact, valid = (right == count).float(), (count > 0).float()
+        if among_B is not None:
+            valid = valid * among_B
         blank, has_blank = (right_BS & blank_BS).sum(1) / blanks.clamp(min=1), (blanks > 0) * valid
         columns = [valid, exact * valid, right / count.clamp(min=1) * valid, blank * has_blank]
         columns += [blank.square() * has_blank, has_blank, cross_entropy_B * valid, steps_B * valid]

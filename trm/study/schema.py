@@ -315,7 +315,7 @@ class EvaluationConfig(Section):
     unroll: tuple[Count, ...] = ()
     """Supervision steps after which accuracy is measured; empty: the model's halt_max_steps."""
     confident: bool = False
-    """Also measure stopping each puzzle once its halt logit is positive (compacted batches)."""
+    """Also measure stopping each puzzle once its halt logit is positive; read off the pass of all steps."""
     restarts: tuple[Count, ...] = ()
     """Also measure, for each K, the best of K restarts, chosen by the halt logit."""
     start_noise: NonNegative = 0.0
@@ -353,11 +353,6 @@ class EvaluationConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> EvaluationConfig:
-        if self.confident and self.view_steps:
-            raise ValueError(
-                f"view_steps={self.view_steps} cannot be measured together with confident, whose rows are each at a "
-                "step of their own: leave one out"
-            )
         for name, unused in (("view_puzzle_every", 1), ("view_guesses", 0)):
             if (value := getattr(self, name)) != unused and not self.view_steps:
                 raise ValueError(f"{name}={value} needs views: give view_steps, such as 2")

@@ -242,10 +242,6 @@ class XlaRounds(PlainRounds):
             torch_xla.sync()
         return states
 
-    def replicate(self, tensor: Tensor) -> Tensor:
-        """All-gather a sharded tensor: reading it from the host would compile a program each time."""
-        return self.mesh.shard(tensor, None)
-
     def _round(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
         w, arch, mesh = self._weights, self._arch, self.mesh
         length, rows = x.shape[:2]
