@@ -90,7 +90,6 @@ data source --config X --out O
 data source --config {ARC} --out O
 data source --config {CSV} --out O
 data build --config RUN.json --source X --out O
-data expand X --out O
 data inspect X
 data checksum X
 convert from-reference X --config RUN.json --out O
@@ -116,7 +115,7 @@ study publish --figure X --identity abc --out O.pdf
 THINGS = ("RUN", "SET", "POOL", "nothing", "nothing-in-it", "text", "bytes", "list.json")
 RIGHT = {
     "RUN": ("evaluate --run", "convert to", "study compare"),
-    "SET": ("evaluate --run RUN --dataset X", "RUN.json --dataset X", "data expand", "data inspect"),
+    "SET": ("evaluate --run RUN --dataset X", "RUN.json --dataset X", "data inspect"),
     "POOL": ("data build", "data inspect"),
 }
 """Commands that are right for a thing."""

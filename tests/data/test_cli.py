@@ -22,18 +22,15 @@ def data(words: str) -> int:
     return main(["data", *words.split()])
 
 
-def test_source_build_expand_inspect(tmp_path, monkeypatch, capsys):
+def test_source_build_inspect(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("config.json").write_text(config_text())
     assert main(["data", "source", "--config", config_text(), "--files", "", "--out", "source"]) == 0
     assert data("build --config config.json --source source --out set") == 0
-    assert data("expand set --out expanded") == 0
-    assert "160 training puzzles" in capsys.readouterr().out
-    assert load(Path("expanded"), "train").puzzles == 160
+    capsys.readouterr()
     for folder, words in (
         ("source", "pool of 2,236 puzzles in 2,236 classes"),
         ("set", "train: 40 originals in 40 classes"),
-        ("expanded", "3 written out"),
     ):
         assert data(f"inspect {folder} --samples 1") == 0
         assert words in capsys.readouterr().out
@@ -85,7 +82,6 @@ def test_inspect_draws_data_sets_of_other_tools(tmp_path, capsys, set_4x4):
         ),
         (["source", "--config", sys.executable, "--out", "o"], "is not UTF-8 text"),
         (["build", "--config", "{}", "--source", "none", "--out", "o"], "none/manifest.json does not exist"),
-        (["expand", "none", "--out", "o"], "none/manifest.json does not exist"),
         (["inspect", "none"], "none is not a folder"),
         (["inspect", "."], "is neither a data set"),
     ],

@@ -5,11 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.conftest import apply_numpy
 from trm.data.dataset import load
 from trm.data.sampler import Sampler
-from trm.tasks import task_of
-from trm.tasks.expand import expand
 
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=12)
 
@@ -74,18 +71,6 @@ def test_all_copies_and_seeds_occur():
     assert (sampler_of([2] * 50, batch_size=100, seed=2).batch(0).rows != drawn[0].rows).any()
     counts = np.bincount(np.concatenate([b.copies for b in drawn]))
     assert abs(counts - 2000 / 3).max() < 5 * np.sqrt(2000 * 2 / 9)
-
-
-def test_the_stream_over_written_copies_is_the_same(tmp_path, set_4x4):
-    expand(set_4x4, tmp_path / "expanded")
-    kept, written = load(set_4x4, "train"), load(tmp_path / "expanded", "train")
-    on_the_fly, from_files = Sampler.of(kept, 32, seed=3), Sampler.of(written, 32, seed=3)
-    for step in range(6):
-        made, read = on_the_fly.batch(step), from_files.batch(step)
-        assert not read.copies.any()
-        maps = task_of("sudoku").augmenter(kept).maps(made.puzzles, made.copies)
-        assert (apply_numpy(kept.inputs[made.rows], *maps) == written.inputs[read.rows]).all()
-        assert (apply_numpy(kept.labels[made.rows], *maps) == written.labels[read.rows]).all()
 
 
 def test_bad_arguments(set_4x4):

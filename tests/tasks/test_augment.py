@@ -1,4 +1,4 @@
-"""Augmentation: valid, exact, pure, and the same in NumPy, PyTorch and in the written files."""
+"""Augmentation: valid, exact, pure, and the same in NumPy and PyTorch."""
 
 import numpy as np
 import pytest
@@ -9,17 +9,14 @@ from hypothesis import strategies as st
 from tests.data.conftest import apply_numpy
 from trm.data import rng
 from trm.data.dataset import Meta, load
-from trm.errors import UserError
 from trm.model.act import Rows
 from trm.tasks import task_of
-from trm.tasks.expand import expand
 from trm.tasks.grids import dihedral_cells
 from trm.tasks.maze.maze import examine
 from trm.tasks.sudoku.geometry import Geometry, broken_rule, sudoku_maps
 from trm.tasks.sudoku.kernels import solve_batch
 from trm.tasks.sudoku.pool import solve
 from trm.tasks.sudoku.task import SudokuAugmenter
-from trm.training.dataset import Dataset
 from trm.training.step import Batch, transformed
 
 SHAPES = st.sampled_from([(2, 2), (2, 3), (3, 2), (3, 3), (2, 4), (4, 4), (3, 5)])
@@ -71,24 +68,16 @@ def test_copies_are_pure_and_the_first_is_the_original(set_4x4):
 
 
 @pytest.mark.parametrize("kind", ["sudoku", "maze"])
-def test_torch_numpy_and_files_agree(tmp_path, set_4x4, mazes, kind):
-    folder = set_4x4 if kind == "sudoku" else mazes
-    train = load(folder, "train")
-    copies = train.meta.augmentations
-    assert expand(folder, tmp_path / "out") == train.puzzles * (copies + 1)
-    written = load(tmp_path / "out", "train")
-    assert (written.groups, written.puzzles) == (train.groups, train.puzzles * (copies + 1))
-    puzzles, copy = np.divmod(np.arange(written.puzzles), copies + 1)
+def test_torch_and_numpy_agree(set_4x4, mazes, kind):
+    train = load(set_4x4 if kind == "sudoku" else mazes, "train")
+    copies = train.meta.augmentations + 1
+    puzzles, copy = np.divmod(np.arange(train.puzzles * copies), copies)
     maps = task_of(train.meta.task).augmenter(train).maps(puzzles, copy)
-    assert (apply_numpy(train.inputs[puzzles], *maps) == written.inputs).all()
-    assert (apply_numpy(train.labels[puzzles], *maps) == written.labels).all()
     nothing = np.zeros(len(puzzles), dtype=np.int32)
     originals = Rows(*map(torch.from_numpy, (train.inputs, train.labels, nothing[: train.puzzles])))
     rows = transformed(originals, Batch(*map(torch.from_numpy, (puzzles, *maps, nothing))))
-    assert (rows.inputs.numpy() == written.inputs).all()
-    assert (rows.labels.numpy() == written.labels).all()
-    for split in ("validation", "test"):
-        assert (load(tmp_path / "out", split).inputs == load(folder, split).inputs).all()
+    for ours, grids in ((rows.inputs, train.inputs), (rows.labels, train.labels)):
+        assert (ours.numpy() == apply_numpy(grids[puzzles], *maps)).all()
 
 
 def test_mazes_have_eight_forms(mazes):
@@ -104,20 +93,6 @@ def test_mazes_have_eight_forms(mazes):
     faults, lengths, _ = examine(8, questions, answers)
     assert not faults.any()
     assert len(set(lengths.tolist())) == 1
-
-
-def test_expand_other_numbers_of_copies(tmp_path, set_4x4):
-    assert expand(set_4x4, tmp_path / "more", 5) == 40 * 6
-    assert expand(set_4x4, tmp_path / "none", 0) == 40
-    few, more = load(tmp_path / "none", "train"), load(tmp_path / "more", "train")
-    assert (few.inputs == more.inputs[::6]).all()
-    found = [Dataset(folder) for folder in (set_4x4, tmp_path / "more", tmp_path / "none")]
-    assert len({each.identity for each in found}) == 3
-    assert len({each.origin for each in found}) == 1
-    with pytest.raises(UserError, match="already holds augmented copies"):
-        expand(tmp_path / "more", tmp_path / "again")
-    with pytest.raises(UserError, match="below 0"):
-        expand(set_4x4, tmp_path / "again", -1)
 
 
 def test_compiled_code_releases_the_lock():

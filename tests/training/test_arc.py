@@ -13,16 +13,15 @@ from trm.backends.cpu.device import CpuBackend
 from trm.data.sampler import Sampler
 from trm.errors import UserError
 from trm.evaluation.evaluate import evaluate_run
-from trm.evaluation.votes import can_vote, vote_results
+from trm.evaluation.votes import vote_results
 from trm.model.inference import InferenceNetwork
 from trm.study.schema import DataConfig, EvaluationConfig, RunConfig
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.spec import FAMILIES
-from trm.tasks.expand import expand
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
 from trm.training.origin import check_config
-from trm.training.step import Batch, RowBatch
+from trm.training.step import RowBatch
 
 DATA = {"task": "arc", "source": "generate", "arc_side": 6, "augmentations": 3}
 DATA |= {"train_puzzles": 5, "validation_puzzles": 5, "test_puzzles": 5}
@@ -76,15 +75,6 @@ def test_micro_batches_give_the_same_table(folder, tmp_path):
     whole = train(run_config(), folder, tmp_path, "whole")
     parts = train(run_config(training={"micro_batches": 2}), folder, tmp_path, "parts")
     assert torch.allclose(whole.state.puzzle_table, parts.state.puzzle_table, atol=1e-6)
-
-
-def test_copies_that_are_written_out_train_as_they_stand(folder, tmp_path):
-    expand(folder, tmp_path / "out")
-    found = Dataset(tmp_path / "out")
-    batch = Feed(run_config(), found, CpuBackend()).batch(1)
-    assert isinstance(batch, Batch)
-    assert not can_vote(found)
-    assert can_vote(Dataset(folder))
 
 
 class Solver(InferenceNetwork):

@@ -3,7 +3,6 @@
     python -m trm data source  --config run.json --out results/sources/a
     python -m trm data build   --config run.json --source results/sources/a --out results/datasets/b
     python -m trm train        --config run.json --dataset results/datasets/b --out results/runs/c --checkpoints c
-    python -m trm data expand  results/datasets/b --out b-written-out
     python -m trm data inspect results/datasets/b
     python -m trm data checksum gs://my-bucket/puzzles.csv
     python -m trm data fetch --scale gpu baseline    (before a study whose compute nodes have no internet)
@@ -33,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True)
     source = actions.add_parser("source", help="generate, read or download a pool of puzzles")
     build = actions.add_parser("build", help="cut a data set (train, validation, test) from a pool")
-    expand = actions.add_parser("expand", help="write augmented copies out, as the reference tools do")
     inspect = actions.add_parser("inspect", help="print identity, counts and difficulty; draw samples")
     checksum = actions.add_parser(
         "checksum", help="print files of a bucket with their SHA-256, in the form that `--config` expects"
@@ -67,12 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--files", default="", help="comma-separated input files, in place of the config's `files`"
         )
     build.add_argument("--source", required=True, type=Path, help="folder of the pool")
-    for command in (source, build, expand):
+    for command in (source, build):
         command.add_argument("--out", required=True, type=Path, help="folder to write")
-    expand.add_argument("directory", type=Path, help="folder of the data set")
-    expand.add_argument(
-        "--copies", type=int, help="copies beside each original (default: the data set's own)"
-    )
     inspect.add_argument("directory", type=Path, help="folder of a data set or a pool")
     inspect.add_argument(
         "--samples", type=int, default=2, help="puzzles drawn of each split (default: %(default)s)"
@@ -100,13 +94,6 @@ def _build(args: argparse.Namespace) -> int:
     manifest = build_dataset(_config(args), args.source, args.out)
     counts = ", ".join(f"{name} {found['puzzles']:,}" for name, found in manifest["counts"].items())
     print(f"{args.out}: {counts} puzzles; {manifest['augmentations']} copies of each for training")
-    return 0
-
-
-def _expand(args: argparse.Namespace) -> int:
-    from trm.tasks.expand import expand
-
-    print(f"{args.out}: {expand(args.directory, args.out, args.copies):,} training puzzles")
     return 0
 
 

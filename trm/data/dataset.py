@@ -1,7 +1,7 @@
 """Data sets on disk, in the layout of the reference trainer: `{train,validation,test}/all__*.npy, dataset.json`.
 
-Our data sets hold the original puzzles (groups of one) and a manifest; augmented copies are made on the fly or written
-by `trm.tasks.expand`. Data sets of the reference tools, which have no manifest, load as well.
+Our data sets hold the original puzzles (groups of one) and a manifest; augmented copies are made on the fly. Data sets
+of the reference tools, which have no manifest and hold the copies, load as well.
 """
 
 from dataclasses import dataclass, replace

@@ -17,7 +17,6 @@ from trm.data.pool import Pool
 from trm.data.progress import over_rows
 from trm.data.sampler import SampledRows
 from trm.data.splits import Splits
-from trm.errors import UserError
 from trm.study.dataset_identity import shape
 from trm.study.schema import DataConfig
 from trm.tasks.marginals import Symmetric
@@ -129,14 +128,9 @@ class Task(ABC):
         parts = (splits.train, False), (splits.validation, True), (splits.test, True)
         return [puzzles(*part) for part in parts], ["<blank>"], {}
 
-    def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter | HostAugmenter:
-        """The augmenter of a split, for training or for testing."""
-        return Augmenter(puzzles.meta)
-
-    def check_copies(self, train: PuzzleSet, copies: int, place: Path) -> None:
-        """Raise UserError if this many copies cannot be written."""
-        if copies < 0:
-            raise UserError(f"--copies {copies} is below 0: give 0 or more")
+    def augmenter(self, train: PuzzleSet) -> Augmenter | HostAugmenter:
+        """The augmenter of the training puzzles."""
+        return Augmenter(train.meta)
 
     @abstractmethod
     def lines(self, tokens: np.ndarray, meta: Meta) -> list[str]:

@@ -61,8 +61,7 @@ def _heading(directory: Path, manifest: dict[str, Any]) -> list[str]:
     source = manifest.get("source", {})
     lines = [
         f"{manifest['name']}: {manifest['task']}, identity {manifest['identity'][:16]}, checksums verified",
-        f"  seed {manifest['seed']}, {manifest['augmentations']} copies of each training puzzle made on the fly"
-        + (f", {manifest['expanded']} written out" if manifest.get("expanded") else ""),
+        f"  seed {manifest['seed']}, {manifest['augmentations']} copies of each training puzzle made on the fly",
         f"  left out to keep classes together: {manifest.get('left_out_to_keep_classes_apart', 0)}",
     ]
     keys = ("repository", "revision", *COUNTS)

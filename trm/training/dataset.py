@@ -46,11 +46,6 @@ class Dataset:
         names = [f"train/all__{name}.npy" for name in ARRAYS]
         return self.manifest.get("identity") or digest([sha256_file(self.folder / name) for name in names])
 
-    @property
-    def origin(self) -> str:
-        """The identity, of the data set whose copies were written out if this holds them."""
-        return digest(self.manifest["config"]) if "config" in self.manifest else self.identity
-
     @cached_property
     def identifiers(self) -> str:
         """SHA-256 of the file that says what each puzzle identifier stands for; empty: there is one, or no file."""

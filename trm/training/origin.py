@@ -30,7 +30,7 @@ def record(dataset: Dataset, config: RunConfig) -> dict[str, str]:
     """What a run keeps of its data set."""
     keys = _keys(dataset, config, "train", SAMPLE)
     return {
-        "identity": dataset.origin,
+        "identity": dataset.identity,
         "identifiers": dataset.identifiers,
         "puzzles": base64.b64encode(keys.tobytes()).decode(),
     }
@@ -46,7 +46,6 @@ def check_config(dataset: Dataset, config: RunConfig) -> None:
         {"cells per puzzle": train.meta.seq_len}, {"cells per puzzle": shape(data).seq_len}
     )
     if dataset.manifest and not found:
-        # copies that are written out are no longer made
         built = dataset.manifest.get("config", {}) | {"augmentations": train.meta.augmentations}
         wanted = json.loads(dump(dataset_identity(data)))
         if "config" not in dataset.manifest:
@@ -90,9 +89,8 @@ def check_run(trained: TrainedModel, dataset: Dataset) -> bool:
 
 
 def is_own(trained: TrainedModel, dataset: Dataset) -> bool:
-    """Whether the run was trained on this data set, or on the one that it holds the copies of."""
-    identity = _said(trained)["identity"]
-    return bool(identity) and identity in (dataset.identity, dataset.origin)
+    """Whether the run was trained on this data set."""
+    return _said(trained)["identity"] == dataset.identity
 
 
 def check_unseen(trained: TrainedModel, dataset: Dataset, split: str) -> None:

@@ -13,7 +13,6 @@ from tests.data.conftest import build
 from trm.cli import main
 from trm.data import rng
 from trm.data.dataset import load
-from trm.data.sampler import Sampler
 from trm.errors import UserError
 from trm.evaluation.votes import solved, vote, vote_rows
 from trm.study.schema import DataConfig
@@ -22,7 +21,6 @@ from trm.tasks.arc import arc, generate
 from trm.tasks.arc.augment import ArcAugmenter, copy_transforms, undo
 from trm.tasks.arc.spec import FAMILIES
 from trm.tasks.build import build_source
-from trm.tasks.expand import expand
 from trm.tasks.grids import dihedral_cells
 
 FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "files").glob("*.json")))
@@ -73,11 +71,11 @@ def test_turns_have_inverses(number):
     assert (arc.turn(square, number).reshape(-1) == dihedral_cells(4)[number]).all()
 
 
-def test_a_shifted_copy_is_drawn(folder, tmp_path):
-    """Other tools, and our own expanded copies, put a grid anywhere on the canvas."""
-    expand(folder, tmp_path / "out")
-    task, train = task_of("arc"), load(tmp_path / "out", "train")
-    drawn = {tuple(task.lines(row, train.meta)) for row in train.inputs}
+def test_a_shifted_copy_is_drawn(folder):
+    """Other tools, and our own copies, put a grid anywhere on the canvas."""
+    task, train = task_of("arc"), load(folder, "train")
+    copies, _ = ArcAugmenter(train).canvases(*all_copies(train, COPIES + 1))
+    drawn = {tuple(task.lines(row, train.meta)) for row in copies}
     assert ("(nothing)",) not in drawn
     canvas = np.zeros((30, 30), dtype=np.uint8)
     canvas[3:5, 7:9] = [[3, 4], [2, 5]]
@@ -193,25 +191,6 @@ def all_copies(puzzles, count):
     """Each example with each of `count` copies."""
     examples = np.arange(puzzles.examples)
     return np.repeat(examples, count), np.tile(np.arange(count), len(examples))
-
-
-def test_written_copies_equal_those_on_the_fly(tmp_path, folder):
-    assert expand(folder, tmp_path / "out") == 5 * (COPIES + 1)
-    kept, written = load(folder, "train"), load(tmp_path / "out", "train")
-    assert written.groups == 5
-    assert written.puzzle_identifiers.tolist() == list(range(1, 1 + 5 * (COPIES + 1)))
-    sampler, from_files = Sampler.of(kept, 16, seed=2), Sampler.of(written, 16, seed=2)
-    augmenter = ArcAugmenter(kept)
-    for step in range(4):
-        made, read = sampler.batch(step), from_files.batch(step)
-        inputs, labels, identifiers = augmenter.rows(made)
-        assert (inputs == written.inputs[read.rows]).all()
-        assert (labels == written.labels[read.rows]).all()
-        assert (identifiers == written.puzzle_identifiers[read.puzzles]).all()
-    test = load(tmp_path / "out", "test")
-    assert test.puzzles == 2 * (COPIES + 1)
-    with pytest.raises(UserError, match="has identifiers for 8 copies"):
-        expand(folder, tmp_path / "more", COPIES + 1)
 
 
 def test_two_votes_beat_the_single_best_prediction(folder):

@@ -9,15 +9,12 @@ from tests.data.conftest import build
 from tests.tasks.arc.test_arc import arc_config
 from trm.data.dataset import load
 from trm.data.pool import load_pool
-from trm.data.sampler import Sampler
 from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity, shape
 from trm.study.schema import DataConfig
 from trm.tasks.arc import arc
-from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.spec import FAMILIES
 from trm.tasks.build import build_source
-from trm.tasks.expand import expand
 
 SMALL = {"arc_side": 6, "train_puzzles": 10, "validation_puzzles": 5, "test_puzzles": 5, "augmentations": 3}
 
@@ -50,20 +47,6 @@ def test_a_larger_pool_moves_no_task(tmp_path, folder):
     before, after = tasks_of(folder), tasks_of(build(generated(train_puzzles=20), tmp_path))
     assert after[:10] == before[:10]
     assert after[-10:] == before[-10:]
-
-
-def test_copies_on_a_small_canvas_equal_those_written_out(tmp_path, folder):
-    expand(folder, tmp_path / "out")
-    kept, written = load(folder, "train"), load(tmp_path / "out", "train")
-    augmenter, made, read = ArcAugmenter(kept), Sampler.of(kept, 128, 5), Sampler.of(written, 128, 5)
-    rows, files = made.batch(2), read.batch(2)
-    inputs, labels, identifiers = augmenter.rows(rows)
-    assert (inputs == written.inputs[files.rows]).all()
-    assert (labels == written.labels[files.rows]).all()
-    assert (identifiers == written.puzzle_identifiers[files.puzzles]).all()
-    assert len(set(identifiers.tolist())) > 10
-    assert inputs.dtype == labels.dtype == np.uint8
-    assert identifiers.dtype == np.int32
 
 
 def test_tasks_that_do_not_fit_the_canvas_are_left_out(tmp_path):

@@ -5,7 +5,6 @@ pairs under the same identifiers: task t (in training order) has 1 + t * (augmen
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from trm.data import rng
 from trm.data.dataset import Meta, PuzzleSet
 from trm.data.pool import TEST, Pool
 from trm.data.splits import Splits
-from trm.errors import UserError
 from trm.study.dataset_identity import moves_puzzles
 from trm.study.schema import DataConfig
 from trm.tasks.arc import arc
@@ -61,18 +59,8 @@ class Arc(Task):
         names = list(identifier_names(config, tasks, members))
         return sets, names, {"tasks": tasks}
 
-    def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter | HostAugmenter:
-        if not puzzles.meta.augmentations:
-            return Augmenter(puzzles.meta)
-        return ArcAugmenter(puzzles, shifted=training)
-
-    def check_copies(self, train: PuzzleSet, copies: int, place: Path) -> None:
-        super().check_copies(train, copies, place)
-        if copies > train.meta.augmentations:
-            raise UserError(
-                f"--copies {copies}: {place} has identifiers for {train.meta.augmentations} copies of each task: give "
-                "no more, or build it with more data.augmentations"
-            )
+    def augmenter(self, train: PuzzleSet) -> Augmenter | HostAugmenter:
+        return ArcAugmenter(train) if train.meta.augmentations else Augmenter(train.meta)
 
     def lines(self, tokens: np.ndarray, meta: Meta) -> list[str]:
         side = round(len(tokens) ** 0.5)

@@ -50,8 +50,8 @@ class Maze(Task):
         cells = dihedral_cells(round(meta.seq_len**0.5)).min(axis=0)
         return Symmetric("", (), (START, GOAL), cells, "starts and goals")
 
-    def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter:
-        return MazeAugmenter(puzzles.meta)
+    def augmenter(self, train: PuzzleSet) -> Augmenter:
+        return MazeAugmenter(train.meta)
 
     def lines(self, tokens: np.ndarray, meta: Meta) -> list[str]:
         side, symbols = round(len(tokens) ** 0.5), "?" + CHARACTERS

@@ -58,8 +58,8 @@ class Sudoku(Task):
         digits = tuple(range(2, meta.vocab_size))
         return Symmetric("digit", digits, digits, np.zeros(meta.seq_len, dtype=np.int64))
 
-    def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter:
-        return SudokuAugmenter(puzzles.meta)
+    def augmenter(self, train: PuzzleSet) -> Augmenter:
+        return SudokuAugmenter(train.meta)
 
     def lines(self, tokens: np.ndarray, meta: Meta) -> list[str]:
         side, symbols = round(len(tokens) ** 0.5), "?." + SYMBOLS
