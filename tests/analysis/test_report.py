@@ -96,7 +96,6 @@ def test_sections_show_cost_and_provenance(report: Report) -> None:
     assert ("commits", "0123456789ab") in report.provenance
     section = report.sections[0]
     assert [len(grid.rows) for grid in section.grids] == [5, 5]
-    assert any("(chosen)" in row[0] for row in section.fits[0].grid.rows)
     assert section.spec.rebuild.endswith("data_size")
 
 

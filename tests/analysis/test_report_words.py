@@ -104,7 +104,6 @@ def words(spec: dict[str, Any]) -> dict[str, Any]:
         section.spec.name: {
             "answer": section.answer,
             "verdict": section.verdict,
-            "notes": [note for block in section.fits for note in block.notes],
             "figures": {block.title: [block.sentence, block.caption] for block in section.figures},
         }
         for section in report.sections

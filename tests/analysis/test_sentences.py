@@ -19,7 +19,6 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
     ("data_size", {"kind": "law", "x": "data.train_puzzles", "y": "cross_entropy"}),
     ("model_size", {"kind": "law", "x": "parameters"}),
     ("compute", {"kind": "law", "x": "train_flops", "hue": "model.d_model", "envelope": True}),
-    ("recursion", {"kind": "law", "x": "effective_depth", "fit": None}),
     ("blocks", {"kind": "law", "x": "parameters"}),
     ("two_decades", {"kind": "law", "x": "train_flops", "also": ["parameters"]}),
     ("two_decades", {"kind": "isoflop"}),

@@ -32,7 +32,7 @@ exponent of a law of `subject` over the range `against`. change: the same range,
 ratio of its `ends`. optimum: the exponent of the best value of `metric` in `subject`, over the range
 `against` alone if it is no power law. prediction: an extrapolation to `subject`, held against the published
 `against`."""
-Verdict = Literal["higher", "lower", "open", "corrected", "single", "none"]
+Outcome = Literal["higher", "lower", "open", "corrected", "single", "none"]
 """higher, lower: established. open: not established. corrected: an interval without 0, but not after the correction.
 single: one pair of seeds, or several with
 one and the same difference: no interval. none: nothing to compare, or not possible."""
@@ -47,7 +47,7 @@ class Claim:
     against: str
     value: float
     interval: Bounds
-    verdict: Verdict
+    verdict: Outcome
     measure: Measure = "difference"
     ends: tuple[float, float] | None = None
     """The metric at `against` and at `subject`, or at both ends of the range."""
@@ -80,13 +80,6 @@ class Claim:
     def numbers(self) -> dict[str, Any]:
         """For the figure's JSON."""
         return asdict(self)
-
-    @classmethod
-    def read(cls, numbers: Mapping[str, Any]) -> Claim:
-        """The claim of a figure's JSON."""
-        pairs = {key: tuple(numbers[key]) for key in ("interval", "ends") if numbers.get(key)}
-        value = float("nan") if numbers["value"] is None else numbers["value"]
-        return cls(**{**numbers, **pairs, "value": value})
 
     @property
     def amount(self) -> str:
@@ -183,7 +176,7 @@ class Claim:
         return f"{self.subject} {noun(self.metric)} {self.amount}; {self.against}{inside}{self.more}"
 
 
-def verdict_on(interval: tuple[float, float], value: float = 0.0) -> Verdict:
+def verdict_on(interval: tuple[float, float], value: float = 0.0) -> Outcome:
     """Whether the whole interval lies above or below a value."""
     return "higher" if interval[0] > value else "lower" if interval[1] < value else "open"
 
@@ -219,7 +212,7 @@ def claimed(
     found = {}
     for (key, mean), p in zip(means.items(), holm([mean.p for mean in means.values()])):
         subject, against, *place = name(key)
-        verdict: Verdict = "corrected" if mean.sign else "open"
+        verdict: Outcome = "corrected" if mean.sign else "open"
         if not mean.n:
             verdict = "none"
         elif mean.bounds is None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trm.analysis.claims import Bounds, Claim, Verdict, span, verdict_on
+from trm.analysis.claims import Bounds, Claim, Outcome, span, verdict_on
 from trm.analysis.labels import label
 from trm.analysis.specs import VARIABLES
 from trm.analysis.words import estimate, goal, listed, measured, noun, number, setting_in_words
@@ -81,7 +81,7 @@ def law_claim(group: Group, x: str, y: str = "error", where: str = "") -> Claim:
     if group["doubts"]:
         return _change(group, Claim(y, over, over_range, 0.0, None, "open", "change", place=where))
     value, bounds = slope(form)
-    verdict: Verdict = "lower" if value < 0 else "higher"
+    verdict: Outcome = "lower" if value < 0 else "higher"
     more = _floor(group, y)
     if group["chosen"] == "power_law":
         part = abs(100 * (1 - 2.0**value))
@@ -156,7 +156,7 @@ def _two(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
     found = []
     for name, key in zip(names, ("a", "b")):
         value, bounds = slope(form, key)
-        verdict: Verdict = "lower" if value < 0 else "higher"
+        verdict: Outcome = "lower" if value < 0 else "higher"
         more = _floor(group, spec["y"]) if name == names[-1] else ""
         found.append(Claim(spec["y"], name, "", value, bounds, verdict, "power", more=more))
     if not joint:

@@ -56,7 +56,7 @@ def _cell(table: Table, words: list[str]) -> str:
 
 def _seeds(table: Table, metric: str, cells: list[str]) -> pd.Series:
     where = {key: yaml.safe_load(value) for key, _, value in (cell.partition("=") for cell in cells)}
-    rows = table.select(where, [metric])
-    if rows.empty:
+    found = table.by_seed(where, metric)
+    if found.empty:
         raise UserError(f"no row of {table.experiment} has {' '.join(cells)}")
-    return rows.groupby("seed")[metric].mean()
+    return found

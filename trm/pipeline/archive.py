@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RESULTS = ("runs", "tables", "fits", "figures", "plots")
 """Folders of results. Data sets can be rebuilt, and checkpoints only serve to resume."""
-FILES = ("report.html", "report.pdf", "report.spec.json")
+FILES = ("report.html", "report.spec.json")
 
 
 def open_place(uri: str) -> Store:

@@ -101,7 +101,6 @@ def test_a_supported_law_is_drawn_and_a_doubtful_one_is_not(drawn: Drawn) -> Non
         ("data_size", {"x": "data.train_puzzles", "target": 0.85, "reported": [{"x": 1000, "y": 0.126}]}),
         ("data_size", {"x": "data.train_puzzles", "y": "cross_entropy"}),
         ("augmentation", {"x": "data.augmentations"}),
-        ("recursion", {"x": "effective_depth", "fit": None}),
         ("", {"x": "parameters", "hue": "experiment", "sources": ["model_size", "recursion"]}),
         ("blocks", {"x": "parameters"}),
     ],

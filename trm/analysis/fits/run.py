@@ -192,9 +192,6 @@ def _form(name: str, data: Data, spec: FitSpec, delta: float, draws: Draws | Non
         "enough_points": enough(form, data.points),
         "aicc": aicc(fitted),
         "held_out": held_out(name, data, delta),
-        "sensitivity": {
-            f"{factor:g} delta": fit_form(name, data, factor * delta).parameters for factor in (0.5, 2.0)
-        },
         "curve": None,
     }
     refits = np.empty((0, len(form.parameters)))

@@ -99,7 +99,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         other = noun(spec.y if spec.x == TUNED else spec.x)
         caption += f" Only the best learning rate for each value of {other} is compared."
     if fit:
-        _optima(axes[0, -1], fit["groups"][0], spec)
+        isoflop.growth(axes[0, -1], fit["groups"][0], "x", spec.x, spec.y)
         claims = [*claims_of_fit(fit), *(replace(claim, counts=False) for claim in claims)]
         caption += (
             " Right: vertex of a parabola in log-log through the best point and its neighbours, with its bootstrap "
@@ -170,16 +170,3 @@ def _map(
     axes.set_ylabel(label(spec.y).axis)
     axes.tick_params(length=0, labelrotation=0)
     return axes.collections[0]
-
-
-def _optima(axes: Axes, group: Mapping[str, Any], spec: Spec) -> None:
-    """The best x against y, log-log, with its power law if the optima support one."""
-    common.heading(axes, f"Best {noun(spec.x)}")
-    if "optima" not in group:
-        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": common.SMALL}
-        axes.text(0.5, 0.5, common.wrap("no optimum: " + group["error"], 30), **style)
-        axes.set_axis_off()
-        return
-    isoflop.best_values(axes, group)
-    common.axis_scale(axes, "x", label(spec.y), [item["second"] for item in group["optima"]], log=True)
-    common.axis_scale(axes, "y", label(spec.x), [item["x"] for item in group["optima"]], log=True)

@@ -51,8 +51,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     common.axis_scale(axes[0], "x", label(spec.best), rows[spec.best])
     common.error_scale(axes[0], spec.y, float(values.min()), float(values.max()))
     common.heading(axes[0], sentence(f"{noun(spec.y)} at equal compute"))
-    _growth(axes[1], group, "x", spec.best)
-    _growth(axes[2], group, "steps", "training.steps")
+    growth(axes[1], group, "x", spec.best, BUDGET)
+    growth(axes[2], group, "steps", "training.steps", BUDGET)
     common.hue_legend(figure, BUDGET, {compact(value): colour for value, colour in shades.items()}, columns=6)
     return common.Drawing(
         figure,
@@ -88,15 +88,17 @@ def _parabola(axes: Axes, item: Mapping[str, Any], colour: str) -> None:
     )
 
 
-def _growth(axes: Axes, group: Mapping[str, Any], key: str, column: str) -> None:
-    """The best value, or the steps that it leaves, against the budget, log-log."""
+def growth(axes: Axes, group: Mapping[str, Any], key: str, column: str, over: str) -> None:
+    """The best value of a column, or the steps that it leaves, against another one, log-log."""
     common.heading(axes, f"Best {noun(column)}" if key == "x" else "Steps at the best")
     if "optima" not in group:
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": common.SMALL}
+        axes.text(0.5, 0.5, common.wrap("no optimum: " + group["error"], 30), **style)
         axes.set_axis_off()
         return
     best_values(axes, group, key)
     common.axis_scale(axes, "y", label(column), [item[key] for item in group["optima"]], log=True)
-    common.axis_scale(axes, "x", label(BUDGET), [item["second"] for item in group["optima"]])
+    common.axis_scale(axes, "x", label(over), [item["second"] for item in group["optima"]], log=True)
 
 
 def best_values(axes: Axes, group: Mapping[str, Any], key: str = "x", colour: str = "#0072B2") -> None:

@@ -18,7 +18,7 @@ from trm.analysis.laws import (
 )
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Fraction, Metric, Reported
-from trm.analysis.words import count, listed, measured, noun, sentence
+from trm.analysis.words import count, listed, noun, sentence
 
 
 class Spec(Figure):
@@ -33,8 +33,8 @@ class Spec(Figure):
     y: Metric = "error"
     hue: Column | None = None
     """One colour, and one fit, for each value."""
-    fit: Form | Literal["auto"] | None = "auto"
-    """Law to fit; null: none, the points alone."""
+    fit: Form | Literal["auto"] = "auto"
+    """Law to fit."""
     envelope: bool = False
     """Fit the law along the lower envelope of all colours (the best error for any x), not one law for each colour."""
     also: tuple[Column, ...] = ()
@@ -49,8 +49,6 @@ class Spec(Figure):
         return self.sources or (experiment,)
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        if self.fit is None:
-            return ()
         keys = {key: getattr(self, key) for key in ("y", "where", "target")}
         keys |= {"best": True} if self.envelope else {"hue": self.hue}
         sources = self.experiments(experiment)
@@ -60,27 +58,20 @@ class Spec(Figure):
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     table = common.merge(tables, spec.experiments(tables[0].experiment))
     known = [common.fit_of(fits, wanted) for wanted in spec.fits(table.experiment)]
-    fit = known[0] if known else None
+    fit = known[0]
     spec = common.with_hue(spec, table, spec.x)
     figure, axes = common.canvas(common.ONE, 3.0)
     rows = panel(axes[0, 0], spec, table, fit)
     common.hue_legend(figure, spec.hue, {}, axes[0, 0].get_legend_handles_labels()[0])
-    words: dict[str, Any] = {
-        "lines": subtitle(fit, spec.x, spec.y),
-        "remarks": elsewhere(fit, known[1:]) if fit else "",
-    }
-    if not fit:
-        means = rows.groupby(spec.x)[spec.y].mean()
-        first, last = (measured(spec.y, float(value)) for value in (means.iloc[0], means.iloc[-1]))
-        words["remarks"] = sentence(f"{noun(spec.y)} goes from {first} to {last} over the range.")
     return common.Drawing(
         figure,
         rows,
         title=title_of(spec),
-        caption=CAPTION + spec.envelope * ENVELOPE + (fit_caption(fit) if fit else ""),
-        claims=claims_of_fit(fit) if fit else (),
-        carried=sum(group["runs"] for group in fit["groups"]) if fit else None,
-        **words,
+        caption=CAPTION + spec.envelope * ENVELOPE + fit_caption(fit),
+        claims=claims_of_fit(fit),
+        remarks=elsewhere(fit, known[1:]),
+        lines=subtitle(fit, spec.x, spec.y),
+        carried=sum(group["runs"] for group in fit["groups"]),
     )
 
 
@@ -89,10 +80,8 @@ def title_of(spec: Any) -> str:
     return sentence(f"{noun(spec.y)} against {noun(spec.x)}")
 
 
-def subtitle(fit: Fit | None, x: str, y: str, width: int = 72) -> str:
+def subtitle(fit: Fit, x: str, y: str, width: int = 72) -> str:
     """The equation, or why there is none."""
-    if fit is None:
-        return ""
     if len(fit["groups"]) > 1:
         return "fitted separately for each colour; a line only where the points support a law"
     group = fit["groups"][0]
@@ -143,7 +132,7 @@ def spanned(groups: Sequence[Group]) -> str:
     return f"; its intervals also span {forms}, which the points do not rule out" if names else ""
 
 
-def panel(axes: Axes, spec: Any, table: Table, fit: Fit | None) -> pd.DataFrame:
+def panel(axes: Axes, spec: Any, table: Table, fit: Fit) -> pd.DataFrame:
     """Draw one law into `axes`; returns the rows shown. `scaling_laws` draws its panels by it, too. `spec`: with the
     hue that `common.with_hue` gives it."""
     rows: pd.DataFrame = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)
@@ -152,7 +141,7 @@ def panel(axes: Axes, spec: Any, table: Table, fit: Fit | None) -> pd.DataFrame:
     keep: np.ndarray = (x > 0) & (y > 0)
     rows, x = rows.loc[keep], x[keep]
     shades, means, (low, high) = marks(axes, rows, x, spec.hue, fit, spec.y)
-    for group in fit["groups"] if fit else []:
+    for group in fit["groups"]:
         if supported(group):
             colour = "black" if spec.envelope else shades[group["hue"] if spec.hue else None]
             _curve(axes, group, colour, 1.0 if spec.y == "error" else np.inf)
@@ -172,7 +161,7 @@ def panel(axes: Axes, spec: Any, table: Table, fit: Fit | None) -> pd.DataFrame:
 
 
 def marks(
-    axes: Axes, rows: pd.DataFrame, x: np.ndarray, hue: str | None, fit: Fit | None, metric: str = "error"
+    axes: Axes, rows: pd.DataFrame, x: np.ndarray, hue: str | None, fit: Fit, metric: str = "error"
 ) -> tuple[dict[Any, str], np.ndarray, tuple[float, float]]:
     """Seeds and means at places x [N], one colour for each value of `hue`; hollow if the fit excludes all of a point.
 
@@ -185,7 +174,7 @@ def marks(
     means = stats.pooled_log_intervals(
         rows["_y"].to_numpy(), rows["_point"].to_numpy(), most=1.0 if is_error else np.inf
     )
-    items = [item for group in (fit["groups"] if fit else []) for item in group["exclusions"]]
+    items = [item for group in fit["groups"] for item in group["exclusions"]]
     rows["_out"] = rows["run"].isin([item["run"] for item in items])
     if items and len(items[0]["x"]) == 1:  # a run may have a row for each evaluation setting
         out = {(item["run"], item["x"][0]) for item in items}

@@ -108,15 +108,14 @@ def _cell(
 
 
 def _law(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, Any]]) -> Shown:
-    found = panel.fits()
-    fit = common.fit_of(fits, found[0]) if found else None
+    fit = common.fit_of(fits, panel.fits()[0])
     coloured = common.with_hue(panel, table, panel.x)
     rows = law.panel(axis, coloured, table, fit)
     lines = law.subtitle(fit, panel.x, panel.y, 46)
-    if fit and len(fit["groups"]) == 1:
+    if len(fit["groups"]) == 1:
         lines += _forms(axis, fit["groups"][0], panel)
     _legend(axis, common.legend_title(coloured.hue) if coloured.hue else "")
-    return Shown(_falls(fit, panel), lines, rows, claims_of_fit(fit) if fit else [])
+    return Shown(_falls(fit, panel), lines, rows, claims_of_fit(fit))
 
 
 def _legend(axis: Axes, title: str = "") -> None:
@@ -125,10 +124,10 @@ def _legend(axis: Axes, title: str = "") -> None:
         axis.legend(loc="best", ncols=2, title=title, handletextpad=0.5, columnspacing=1.0, **style)
 
 
-def _falls(fit: Fit | None, panel: Panel) -> str:
+def _falls(fit: Fit, panel: Panel) -> str:
     """The takeaway of a law: its exponent, or that there is none."""
-    group = fit["groups"][0] if fit else {}
-    if not fit or len(fit["groups"]) > 1 or "error" in group or group["chosen"] == "constant":
+    group = fit["groups"][0]
+    if len(fit["groups"]) > 1 or "error" in group or group["chosen"] == "constant":
         return law.title_of(panel)
     first, last = group["means"]["y"][0], group["means"]["y"][-1]
     verb = "falls" if last < first else "rises"

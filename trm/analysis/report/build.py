@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trm.analysis.claims import Claim
 from trm.analysis.origin import read_figure, read_fit
 from trm.analysis.report.contents import FigureBlock, Finding, Report, Section
-from trm.analysis.report.grids import cost, costs_grid, fit_block, results_grid
+from trm.analysis.report.grids import cost, costs_grid, results_grid
 from trm.analysis.report.prose import REFERENCES, size
 from trm.analysis.report.verdicts import verdict
 from trm.analysis.specs import ReportExperiment, ReportSpec
@@ -27,12 +26,10 @@ def build(spec: ReportSpec) -> Report:
         The report. Files that do not exist or do not parse are named in its problems.
     """
     tables: dict[str, Table] = {}
-    fits: list[dict[str, Any]] = []
     sections = []
     for experiment in spec.experiments:
-        section, table, found = _section(experiment)
+        section, table = _section(experiment)
         sections.append(section)
-        fits += found
         if table is not None:
             tables[experiment.name] = table
     figures = [figure(path) for path in spec.figures]
@@ -77,7 +74,7 @@ def findings(sections: Sequence[Section]) -> list[Finding]:
 
 def _empty(block: FigureBlock) -> bool:
     """Whether a figure's only message is that nothing could be fitted."""
-    return bool(block.claims) and all(item.value != item.value for item in block.claims)
+    return bool(block.claims) and all(item["value"] is None for item in block.claims)
 
 
 def _main(blocks: Sequence[FigureBlock]) -> FigureBlock | None:
@@ -86,7 +83,7 @@ def _main(blocks: Sequence[FigureBlock]) -> FigureBlock | None:
     return next((block for block in drawn if (block.strength or 0) > 1), drawn[0] if drawn else None)
 
 
-def _section(spec: ReportExperiment) -> tuple[Section, Table | None, list[dict[str, Any]]]:
+def _section(spec: ReportExperiment) -> tuple[Section, Table | None]:
     problems: list[str] = []
     try:
         table = load(spec.table)
@@ -117,13 +114,12 @@ def _section(spec: ReportExperiment) -> tuple[Section, Table | None, list[dict[s
         seeds=int(table.rows["seed"].nunique()) if table else 0,
         verdict=verdict(spec.expects, table, fits) if spec.expects else None,
         figures=blocks,
-        fits=[fit_block(fit) for fit in fits],
         problems=problems,
         provenance=_provenance([table], runs) if table else [],
     )
     if table is not None:
         section.grids = [results_grid(table), costs_grid(table)]
-    return section, table, fits
+    return section, table
 
 
 def _table_problems(table: Table) -> list[str]:
@@ -153,8 +149,8 @@ def figure(path: str | Path, tables: Sequence[Table] = ()) -> FigureBlock:
         return FigureBlock(path, problem=f"{path.name} is missing: build it again")
     try:
         facts = read_figure(path, tables)
-        keys = ("title", "caption", "sentence", "answer", "svg", "narrow")
-        words = {key: facts[key] for key in keys} | {"claims": [Claim.read(item) for item in facts["claims"]]}
+        keys = ("title", "caption", "sentence", "answer", "svg", "narrow", "claims")
+        words = {key: facts[key] for key in keys}
     except UserError as error:
         return FigureBlock(path, problem=f"{path.name}: {error}")
     except (KeyError, TypeError):

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trm.analysis.claims import Claim
 from trm.analysis.report.verdicts import Verdict
 from trm.analysis.specs import ReportExperiment, ReportSpec
 
@@ -37,7 +36,7 @@ class FigureBlock:
     sentence: str = ""
     answer: str = ""
     strength: float | None = None
-    claims: list[Claim] = field(default_factory=list)
+    claims: list[dict[str, Any]] = field(default_factory=list)
     inches: float = 7.0
     """Print width."""
     svg: str = ""
@@ -45,15 +44,6 @@ class FigureBlock:
     """The panels below each other, for a narrow screen; empty: there is one."""
     problem: str = ""
     """Why there is no figure, and what to do; empty: there is one."""
-
-
-@dataclass
-class FitBlock:
-    """One law: a row for each group and compared form."""
-
-    title: str
-    grid: Grid
-    notes: list[str]
 
 
 @dataclass
@@ -71,7 +61,6 @@ class Section:
     grids: list[Grid] = field(default_factory=list)
     """Results and costs, a row for each grid point."""
     figures: list[FigureBlock] = field(default_factory=list)
-    fits: list[FitBlock] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """What is missing, failed or broken."""
     provenance: list[tuple[str, str]] = field(default_factory=list)

@@ -1,26 +1,22 @@
-"""The tables of a report: results and costs by grid point, fits, plan against actual."""
+"""The tables of a report: results and costs by grid point, plan against actual."""
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from trm.analysis.labels import FORM_NAMES, TARGETS, label
-from trm.analysis.report.contents import FitBlock, Grid, Section
+from trm.analysis.labels import TARGETS
+from trm.analysis.report.contents import Grid, Section
 from trm.analysis.stats import share
 from trm.analysis.tables import Table
 from trm.analysis.words import (
     count,
     duration,
-    estimate,
     measured,
     number,
     percent,
     point_name,
     points,
-    sentence,
-    value_name,
 )
 
 
@@ -86,71 +82,6 @@ def _price(part: pd.DataFrame, goal: int) -> str:
     seconds, flops = _mean(part[f"seconds_to_{goal}"]), _mean(part[f"flops_to_{goal}"])
     text = f"{number(_mean(steps), 2)} steps, {duration((seconds or 0.0) / 3600)}, {number(flops, 2)} FLOPs"
     return text + (f" ({steps.notna().sum()} of {count(len(steps), 'seed')})" if steps.isna().any() else "")
-
-
-FORMULAS = {
-    "constant": "E",
-    "power_law": "A x⁻ᵃ",
-    "power_law_floor": "E + A x⁻ᵃ",
-    "exponential": "E + A exp(−x/s)",
-    "sigmoid": "E + A / (1 + (x/m)ᵏ)",
-    "joint": "E + A N⁻ᵃ + B C⁻ᵇ",
-    "isoflop": "best x = A Cᵃ",
-}
-"""The forms that trm.analysis.fits.forms and optimum fit; x: the variable of the fit."""
-FIT_COLUMNS = ["group", "form", "parameters", "AICc", "held-out error", "failed refits", "enough points"]
-
-
-def fit_block(fit: dict[str, Any]) -> FitBlock:
-    """One fit.json: every form that was compared, and remarks."""
-    spec = fit["spec"]
-    over = label(spec["x"]).name + (f" and {label(spec['second']).name}" if spec["second"] else "")
-    rows, notes = [], []
-    for group in fit["groups"]:
-        hue = f"{label(spec['hue']).name} {value_name(group['hue'], spec['hue'])}" if spec["hue"] else ""
-        head = f"{hue}: " if hue else ""
-        for name, form in group.get("forms", {}).items():
-            rows.append(_fit_row(hue, name, form, name == group["chosen"]))
-        if group.get("law"):
-            rows.append(_fit_row(hue, spec["form"], group["law"], True))
-        notes += [f"{head}{group['error']}"] if "error" in group else []
-        notes += group.get("notes", [])
-        if group.get("why"):
-            notes.append(
-                f"{head}{FORM_NAMES.get(group['chosen'], group['chosen'].replace('_', ' '))}: {group['why']}"
-            )
-        notes += [f"{head}we claim no law: {reason}" for reason in group.get("doubts", [])]
-        if group.get("delta"):
-            notes.append(f"Huber threshold {number(group['delta'], 2)} in log units")
-        if group.get("exclusions"):
-            left = count(len(group["exclusions"]), "run")
-            notes.append(f"{left} not fitted: {group['exclusions'][0]['why']}")
-    columns = FIT_COLUMNS if spec["hue"] else FIT_COLUMNS[1:]
-    grid = Grid(columns, [row if spec["hue"] else row[1:] for row in rows])
-    return FitBlock(
-        f"{label(spec['y']).name} against {over}", grid, [sentence(text) for text in dict.fromkeys(notes)]
-    )
-
-
-def _fit_row(hue: str, name: str, form: dict[str, Any], chosen: bool) -> list[str]:
-    bounds = form.get("intervals") or {}
-    names = {"steps": "exponent of the steps"}
-    values = [
-        f"{names.get(key, key)} = {estimate(value, bounds.get(key))}"
-        for key, value in form["parameters"].items()
-    ]
-    name_of = "power_law" if name in ("isoflop", "optimum") else name
-    title = FORM_NAMES.get(name_of, "").partition(" ")[2] or name.replace("_", " ")
-    out, failed = form.get("held_out"), form.get("failed_share")
-    return [
-        hue,
-        title + (f": {FORMULAS[name]}" if name in FORMULAS else "") + (" (chosen)" if chosen else ""),
-        ", ".join(values),
-        number(form.get("aicc")),
-        f"{100 * np.expm1(out['log_error']):.0f} %" if out else "–",
-        f"{100 * failed:.1f} %" if failed is not None else "–",
-        "yes" if form.get("enough_points") else "no",
-    ]
 
 
 def cost(sections: Sequence[Section], runs: dict[str, Any]) -> Grid:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import pandas as pd
-
 from trm.analysis import stats
 from trm.analysis.claims import compared, level
 from trm.analysis.labels import label, lower_is_better
@@ -42,8 +40,8 @@ def _one(check: Check, table: Table, fits: Sequence[Mapping[str, Any]]) -> Verdi
     if check.law or check.exponent:
         return _law(check, fits)
     try:
-        first = _series(table, check.where, check.metric)
-        other = _series(table, check.than, check.metric) if check.than is not None else None
+        first = table.by_seed(check.where, check.metric)
+        other = table.by_seed(check.than, check.metric) if check.than is not None else None
     except UserError as error:
         return Verdict("not tested", str(error))
     if not len(first) or (other is not None and not len(other)):
@@ -96,11 +94,6 @@ def _law(check: Check, fits: Sequence[Mapping[str, Any]]) -> Verdict:
             return Verdict("contradicted", made.text())
         return Verdict("supported" if low <= first and last <= high else "undecided", made.text())
     return Verdict("not tested", f"no law of {noun(str(x))} was fitted")
-
-
-def _series(table: Table, where: Mapping[str, Any], metric: str) -> pd.Series:
-    rows = table.select(where, [metric])
-    return rows.groupby("seed")[metric].mean()
 
 
 def _named(where: Mapping[str, Any]) -> str:

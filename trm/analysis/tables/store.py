@@ -76,6 +76,11 @@ class Table:
             rows = rows[series.isna() if series.isna().any() else series == series.mode().iloc[0]]
         return rows.copy()
 
+    def by_seed(self, where: Mapping[str, Any], metric: str) -> pd.Series:
+        """The mean of a metric over the rows of each seed. UserError: the table lacks a column."""
+        means: pd.Series = self.select(where, [metric]).groupby("seed")[metric].mean()
+        return means
+
     def extra(self, part: str, row: pd.Series) -> Any:
         """What the sidecar holds of a row's evaluation: its bins, halting, tasks or guess; None: nothing."""
         known = self.info.get(part, {})  # of earlier versions one of each run
