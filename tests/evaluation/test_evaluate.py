@@ -185,7 +185,7 @@ def test_validation_and_evaluation_agree(dataset_folder, tmp_path):
     measured = evaluation(tmp_path / "run", dataset_folder)
     score = measured._score()
     data = measured.dataset.originals("validation", measured.backend)
-    result = policies.fixed(measured.net, data, (4,), lambda: score, lambda: None).depths[4].score
+    result = policies.fixed(measured.net, data, (4,), lambda: score, lambda: None).scores[4]
     values = result.result(measured.backend.total)
     last = found.record.rows[-1]
     assert values["accuracy"] == pytest.approx(last["eval/accuracy"], abs=1e-6)
@@ -291,7 +291,7 @@ def test_a_restart_is_a_run_on_the_moved_puzzle(measured):
     score = (measured._score, measured.backend.synchronize)
     found = policies.restarts(measured.net, data, 4, (1,), (0.0, 0.0), symmetries[1:], *score).best[1]
     moved = data._replace(inputs=symmetries[1].apply(data.inputs), labels=symmetries[1].apply(data.labels))
-    wanted = policies.fixed(measured.net, moved, (4,), *score).depths[4].score
+    wanted = policies.fixed(measured.net, moved, (4,), *score).scores[4]
     one, other = (each.result(measured.backend.total) for each in (found, wanted))
     assert (one["accuracy"], one["correct"]) == (other["accuracy"], other["correct"])
 

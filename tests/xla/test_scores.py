@@ -62,7 +62,7 @@ def fixed(depth, view_steps=0, *shown):
     before = compilations()
     views = symmetry.random_views(run.data, view_steps, depth, *shown)
     found = policies.fixed(net, test, (depth,), new_score, backend.synchronize, views, run=run_batches)
-    score = found.depths[depth].score.result(backend.total)
+    score = found.scores[depth].result(backend.total)
     return {"score": [score["puzzles"], score["cross_entropy"]], "rows": list(found.answers.shape),
             "halt": found.halt_logits.tolist(), "compiled": compilations() - before}
 fixed_scores = [fixed(depth) for depth in (4, 4, 9)]

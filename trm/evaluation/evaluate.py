@@ -145,8 +145,8 @@ class Evaluation:
         how = (self.depths, self._score, self.backend.synchronize, self.views)
         name = self._progress(f"{split} puzzles, {max(self.depths)} steps")
         run = fixed(self.net, data, *how, name, self.batches, stopping)
-        for depth, timed in run.depths.items():
-            self._add(split, "fixed", depth, 1, timed.score, timed.seconds, run.right[depth])
+        for depth, score in run.scores.items():
+            self._add(split, "fixed", depth, 1, score, run.seconds[depth], run.right[depth])
         for depth, score in run.confident.items():
             self._add(split, "confident", depth, 1, score, None)
         last = max(self.depths)

@@ -23,17 +23,14 @@ Runner = Callable[[str, Iterable[slice], Callable[[slice], Result]], Result]
 """`trm.evaluation.parts.compute`, or one that keeps what it has computed."""
 
 
-class Timed(NamedTuple):
-    """A score and the seconds spent on it."""
-
-    score: Score
-    seconds: float
-
-
 class FixedResult(NamedTuple):
     """Results of `fixed`, on the host."""
 
-    depths: dict[int, Timed]
+    scores: dict[int, Score]
+    """By depth; so are the next two."""
+    seconds: dict[int, float]
+    right: dict[int, Tensor]
+    """Whether each answer is exactly right, bool [N]."""
     first_positive: Tensor
     """First step with a positive halt logit, int32 [N]; 0: never."""
     first_right: Tensor
@@ -42,8 +39,6 @@ class FixedResult(NamedTuple):
     """After the last step, uint8 [N, S]."""
     halt_logits: Tensor
     """After the last step, float32 [N]."""
-    right: dict[int, Tensor]
-    """By depth, whether each answer is exactly right, bool [N]."""
     confident: dict[int, Score]
     """By largest depth, of each puzzle's answer at its first positive halt logit; empty unless asked for."""
 
@@ -115,15 +110,13 @@ def fixed(
 
     ignore = new_score().ignore
     whole = run(f"fixed {name}", batches(net, data, name), one)
-    timed = {
-        depth: Timed(new_score().with_sums(whole[f"+sums {depth}"]), float(whole[f"+seconds {depth}"]))
-        for depth in depths
-    }
+    scores = {depth: new_score().with_sums(whole[f"+sums {depth}"]) for depth in depths}
+    seconds = {depth: float(whole[f"+seconds {depth}"]) for depth in depths}
     right = {depth: whole[f"right {depth}"] for depth in depths}
     first, solved, answers, halts = (whole[key] for key in ("first", "solved", "answers", "halts"))
     sums = {depth: whole[f"+confident {depth}"] for depth in depths if stopping}
     confident = {depth: new_score().with_sums(found) for depth, found in sums.items()}
-    return FixedResult(timed, first, solved, answers, halts, right, confident)
+    return FixedResult(scores, seconds, right, first, solved, answers, halts, confident)
 
 
 class Restarts(NamedTuple):

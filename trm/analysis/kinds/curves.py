@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from trm.analysis.claims import level
 from trm.analysis.labels import Label, label
 from trm.analysis.lazy import Axes, Table, common, mpl, np, pd, stats
-from trm.analysis.specs import Column, Figure
+from trm.analysis.specs import Figure
 from trm.analysis.words import percent, point_name, sentence, setting_in_words
 from trm.errors import UserError
 
@@ -33,16 +33,14 @@ class Spec(Figure):
     )
     metric: str = "eval/exact_accuracy"
     """Column of history.csv."""
-    hue: Column | None = None
-    """Colour; null: the grid points."""
     against: Literal["step", "rows", "flops"] = "step"
     """The x axis."""
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     table = tables[0]
-    rows = table.select(spec.where, [spec.hue] if spec.hue else [])
-    key = common.varied(spec.hue, table, rows) or "label"
+    rows = table.select(spec.where)
+    key = common.varied(None, table, rows) or "label"
     if key == "label" and rows["label"].nunique() > MOST:
         key = next(iter(common.differing(table, rows)), key)
     parts = common.groups(rows, key)
