@@ -374,6 +374,19 @@ def test_a_preempted_job_that_slurm_does_not_take_back_fails(executor):
     assert executor.failed == [("a", "Slurm job 7 ended as PREEMPTED and was not put back into the queue. ")]
 
 
+def test_a_job_to_which_slurm_gave_no_step_is_submitted_again_once(executor):
+    Path("log").write_text("srun: error: Unable to create step for job 7: Invalid generic resource (gres)\n")
+    executor.states, info = {"7": "FAILED"}, submitted()
+    info.job.restart_times, attempts = 0, []
+    for _ in range(2):
+        executor.look(info)
+        attempts.append(info.job.attempt)
+    assert attempts == [0, 0]  # Snakemake adds one
+    (_, first), (_, second) = executor.failed
+    assert "(Unable to create step for job 7: Invalid generic resource (gres)): it is submitted again" in first
+    assert second == "Slurm job 7 ended as FAILED. "
+
+
 def test_all_jobs_are_cancelled_also_while_they_are_looked_at(executor, commands, tmp_path):
     """Snakemake's list of jobs is empty meanwhile."""
     commands("scancel", "")

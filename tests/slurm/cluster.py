@@ -186,13 +186,13 @@ class Cluster:
                 os.kill(number, signal.SIGKILL)
 
     @contextmanager
-    def frozen_node(self, node: str) -> Iterator[None]:
-        """A node whose slurmd does not answer meanwhile."""
-        self._processes[node].send_signal(signal.SIGSTOP)
+    def frozen(self, daemon: str) -> Iterator[None]:
+        """A daemon that does not answer meanwhile: `slurmctld`, or a node's slurmd."""
+        self._processes[daemon].send_signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            self._processes[node].send_signal(signal.SIGCONT)
+            self._processes[daemon].send_signal(signal.SIGCONT)
 
     def kill_worker(self, node: str) -> None:
         """Kill the worker of a run that trains on a node."""
@@ -259,10 +259,10 @@ class Cluster:
         self._start("slurmctld", "-D", "-f", str(self.configuration), *options)
         self.wait(lambda: "is UP" in self.run("scontrol", "ping", check=False), "slurmctld did not answer")
 
-    def end_controller(self) -> None:
-        """End slurmctld; it saves its state."""
+    def end_controller(self, by: int = signal.SIGTERM) -> None:
+        """End slurmctld; after SIGTERM it saves its state."""
         process = self._processes.pop("slurmctld")
-        process.terminate()
+        process.send_signal(by)
         process.wait()
 
     def end_jobs(self) -> None:

@@ -83,7 +83,7 @@ def test_a_job_goes_back_while_a_signal_is_on_its_way_to_it(cluster, monkeypatch
     try:
         cluster.wait(lambda: cluster.steps(job), "the job did not start")
         said = []
-        with cluster.frozen_node(cluster.show(job)["BatchHost"]):
+        with cluster.frozen(cluster.show(job)["BatchHost"]):
             cluster.run("scancel", "--batch", "--signal=CONT", job)
             cluster.wait(lambda: cluster.jobs()[job] == "SIGNALING", "no signal is on its way")
             requeue(said.append)

@@ -53,20 +53,21 @@ def test_the_documented_command_requests_what_the_run_needs(documented):
     assert not re.search(r"(?i)guess|not recommended|unable", documented.output)
 
 
-def test_a_run_over_two_nodes_that_goes_on_alone_is_that_of_one(documented, new_study):
+@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
+def test_a_run_that_goes_on_over_another_number_of_nodes_is_that_of_one(documented, new_study, first, then):
     study = new_study(steps=20, checkpoint_minutes=1e-6)
     study.slow_writes()
-    process = study.start("--until", "train", "--config", "workers=2", "nodes=2")
+    process = study.start("--until", "train", "--config", f"workers={first}", f"nodes={first}")
     study.wait(study.newest_steps, "a checkpoint")
     process.send_signal(signal.SIGINT)
     study.wait(lambda: process.poll() == 1, "the end of the first job")
     (training,) = jobs_of(study, "train")
-    assert training["NumNodes"] == "2"
-    assert training["TresPerJob"] == "gres:gpu:2"
+    assert training["NumNodes"] == str(first)
+    assert training["TresPerJob"] == f"gres:gpu:{first}"
     study.cluster.wait(lambda: study.cluster.show(training["JobId"])["JobState"] == "CANCELLED", "its end")
     assert not study.trained()
-    study.run("--until", "train")
-    assert [(run["workers"], run["resumes"]) for run in study.trained()] == [(1, 1)]
+    study.run("--until", "train", "--config", f"workers={then}", f"nodes={then}")
+    assert [(run["workers"], run["resumes"]) for run in study.trained()] == [(then, 1)]
     assert losses(study) == pytest.approx(losses(documented), rel=1e-5)
 
 

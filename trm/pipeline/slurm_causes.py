@@ -50,6 +50,9 @@ REFUSALS = (
 """sbatch's answers that will not change, and what to do."""
 STARVED = re.compile(r"exceeded (job |step )?memory limit|oom.kill", re.I)
 """What slurmstepd writes into a job's log when it kills it for its memory."""
+STEPLESS = re.compile(r"^srun: error: (Unable to (?:create step|confirm allocation) for job .*)", re.M)
+"""What srun writes into a job's log when slurmctld gives it no step: it does not answer, or was started seconds ago and
+has given the job no GPU of a node that had not registered yet (22.05)."""
 
 
 def unfit(gpus: int) -> str:
@@ -95,9 +98,17 @@ def waiting(job: str, reason: str) -> tuple[str, bool]:
 
 def starved(state: str, log: Path) -> bool:
     """Whether a job that ended in `state` was killed for its memory; without cgroups only its log says so."""
-    if state == "OUT_OF_MEMORY":
-        return True
+    return state == "OUT_OF_MEMORY" or bool(STARVED.search(_end(log)))
+
+
+def stepless(log: Path) -> str:
+    """Why a job's program was not started, in srun's words; empty if it was."""
+    found = STEPLESS.search(_end(log))
+    return found[1] if found else ""
+
+
+def _end(log: Path) -> str:
     try:
-        return bool(STARVED.search(log.read_text(errors="replace")[-100_000:]))
+        return log.read_text(errors="replace")[-100_000:]
     except OSError:
-        return False
+        return ""

@@ -26,9 +26,9 @@ from trm.errors import UserError
 from trm.io import write_text
 from trm.pipeline.project import Project
 from trm.pipeline.slurm import ask, location
-from trm.pipeline.slurm_causes import FULL, ORDINARY, may_pass, refusal, said, starved, unfit, waiting
+from trm.pipeline.slurm_causes import FULL, ORDINARY, may_pass, refusal, said, starved, stepless, unfit, waiting
 from trm.pipeline.slurm_contract import check_contract
-from trm.pipeline.slurm_jobs import alike, digest, give_up, made, modified, name_of, set_resource
+from trm.pipeline.slurm_jobs import alike, digest, give_back, give_up, made, modified, name_of, set_resource
 
 FAILED = ("BOOT_FAIL", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 RETURNING = ("NODE_FAIL", "PREEMPTED")  # Slurm may put such a job back into the queue
@@ -70,6 +70,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self._said: set[str] = set()
         self._pending: dict[tuple[str, str], float] = {}
         self._memory: dict[str, int] = {}
+        self._stepless: set[str] = set()
         _leave_job()
         try:
             check_contract(plugin)
@@ -373,11 +374,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if state == "CANCELLED":
             give_up(info.job)
             return f"Slurm job {number} was cancelled. Repeat the command to resume it"
-        if state in FAILED and starved(state, Path(info.aux["slurm_logfile"])):
-            return self._starved(info)
         if state in FAILED:
-            more = ": give it more time (max_runtime)" if state == "TIMEOUT" else ""
-            return f"Slurm job {number} ended as {state}{more}"
+            return self._failed(info, state)
         if state in RETURNING:
             if self.workflow.executor_settings.requeue and self._silent_minutes(info) < self.lost_minutes:
                 return None
@@ -389,6 +387,18 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if answered and self._silent_minutes(info) > self.lost_minutes:
             return f"Slurm does not know job {number}, and its log says nothing for {self.lost_minutes:g} minutes"
         return None
+
+    def _failed(self, info: Any, state: str) -> str:
+        """Why a job failed. Slurm's own fault costs it no retry, once."""
+        number, log, name = info.external_jobid, Path(info.aux["slurm_logfile"]), name_of(info.job)
+        if starved(state, log):
+            return self._starved(info)
+        if (why := stepless(log)) and name not in self._stepless:
+            self._stepless.add(name)
+            give_back(info.job)
+            return f"Slurm did not start the program of job {number} ({why}): it is submitted again"
+        more = ": give it more time (max_runtime)" if state == "TIMEOUT" else ""
+        return f"Slurm job {number} ended as {state}{more}"
 
     def _starved(self, info: Any) -> str:
         """How a job ran out of memory. It gets another attempt with twice as much, and no third one."""

@@ -23,6 +23,11 @@ def give_up(job: Any) -> None:
     job.attempt = job.restart_times + 1
 
 
+def give_back(job: Any) -> None:
+    """Have Snakemake try a job again without a retry."""
+    job.attempt -= 1
+
+
 def set_resource(job: Any, resource: str, value: int) -> None:
     if job.is_group():
         job._resources[resource] = value
