@@ -314,6 +314,21 @@ exit 1
     assert executor._find_earlier() == {"train.b": "12_2"}
 
 
+def test_a_job_whose_submission_slurm_took_late_is_not_submitted_again(executor, tmp_path, monkeypatch):
+    """A slurmctld that hung answers squeue before it has dealt with the call of sbatch, which has given up."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    job = f"7|PENDING|{tmp_path}|small.train.a"
+    for name, script in (
+        ("squeue", f"echo >>asked; [ $(wc -l <asked) -lt 3 ] || echo '{job}'"),
+        ("sbatch", "echo >>tried; echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    executor.run_job(Job())
+    assert executor.submitted == {"a": "7"}
+    assert Path("tried").read_text() == "\n"
+
+
 @pytest.mark.parametrize(
     ("states", "away", "output", "log", "end"),
     [
@@ -383,7 +398,9 @@ def test_a_job_to_which_slurm_gave_no_step_is_submitted_again_once(executor):
         attempts.append(info.job.attempt)
     assert attempts == [0, 0]  # Snakemake adds one
     (_, first), (_, second) = executor.failed
-    assert "(Unable to create step for job 7: Invalid generic resource (gres)): it is submitted again" in first
+    assert (
+        "(Unable to create step for job 7: Invalid generic resource (gres)): it is submitted again" in first
+    )
     assert second == "Slurm job 7 ended as FAILED. "
 
 

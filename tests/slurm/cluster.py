@@ -194,6 +194,10 @@ class Cluster:
         finally:
             self._processes[daemon].send_signal(signal.SIGCONT)
 
+    def process(self, daemon: str) -> int:
+        """The process id of a daemon."""
+        return self._processes[daemon].pid
+
     def kill_worker(self, node: str) -> None:
         """Kill the worker of a run that trains on a node."""
         for number in self._tasks(node):

@@ -83,6 +83,18 @@ class Study:
         (self.folder / "slow/sitecustomize.py").write_text(SLOW_WRITES)
         self.environment["PYTHONPATH"] = str(self.folder / "slow")
 
+    def hang_at_submission(self) -> None:
+        """Stop slurmctld when sbatch is called first, and leave a file `hung`."""
+        folder, slurm = self.folder / "bin", self.cluster.environment["PATH"]
+        folder.mkdir()
+        stop = f"touch {self.folder}/hung; kill -STOP {self.cluster.process('slurmctld')}"
+        sbatch = shutil.which("sbatch", path=slurm)
+        (folder / "sbatch").write_text(
+            f'#!/bin/sh\n[ -e {self.folder}/hung ] || {{ {stop}; }}\nexec {sbatch} "$@"\n'
+        )
+        (folder / "sbatch").chmod(0o755)
+        self.environment["PATH"] = f"{folder}:{slurm}"
+
     def start(self, *words: str, before: Sequence[str] = ()) -> subprocess.Popen:
         """Start Snakemake with the Slurm profile in the background, by a command `before` it."""
         often = ("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "5")
@@ -138,6 +150,10 @@ class Study:
         """The log of the only run so far."""
         return "".join(self.logs())
 
+    def slurm_logs(self) -> str:
+        """What Slurm's jobs have printed."""
+        return "\n".join(path.read_text() for path in self.folder.glob(".snakemake/slurm_logs/**/*.log"))
+
     def newest_steps(self) -> list[int]:
         """The step of the newest complete checkpoint of each run that has one."""
         newest: dict[Path, int] = {}
@@ -151,8 +167,7 @@ class Study:
         deadline = time.monotonic() + PATIENCE
         while not ready():
             if time.monotonic() > deadline:
-                logs = [path.read_text() for path in self.folder.glob(".snakemake/slurm_logs/**/*.log")]
-                said = "\n".join((self.output, self.log(), *logs, self.cluster.report()))
+                said = "\n".join((self.output, self.log(), self.slurm_logs(), self.cluster.report()))
                 raise AssertionError(f"{what}: not yet\n{said}")
             time.sleep(0.2)
 

@@ -22,7 +22,7 @@ def test_a_killed_controllers_jobs_are_taken_over_and_cancelled_for_good(new_stu
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     again = study.start("--until", "train")
-    study.wait(lambda: study.output.count("from an earlier start") == 2, "the second controller")
+    study.wait(lambda: study.output.count("it is not submitted again") == 2, "the second controller")
     study.wait(lambda: all("step 10/" in log for log in study.logs(2)), "training")
     study.cluster.run("scancel", *study.jobs())
     study.wait(lambda: again.poll() == 1, "the end of the study")
@@ -111,6 +111,29 @@ def test_a_job_that_slurm_has_lost_is_submitted_again(new_study):
     outage(study, "-c")  # without its state
     study.wait(lambda: "Slurm does not know job" in study.output, "the notice")
     study.wait(lambda: "resumed from" in study.log(), "the next start")
+
+
+def test_a_slurm_that_hangs_loses_no_job_and_runs_none_twice(new_study):
+    """At the submission, of which sbatch hears nothing, and when the job's program starts."""
+    study = new_study(steps=20)
+    study.hang_at_submission()
+    process = study.start("--until", "train", "--retries", "0")
+    study.wait((study.folder / "hung").exists, "the submission")
+    with study.cluster.frozen("slurmctld"):
+        study.wait(lambda: "for now (Socket timed out" in study.output, "the end of sbatch")
+    study.wait(lambda: "it is not submitted again" in study.output, "the job")
+    study.wait(study.running, "the job")
+    (job,) = study.running()
+    study.wait(lambda: study.cluster.steps(job), "its script")
+    with study.cluster.frozen("slurmctld"):
+        study.wait(lambda: "Unable to confirm allocation" in study.slurm_logs(), "the start of the program")
+        study.wait(lambda: "Slurm does not answer" in study.output, "the notice")
+    study.wait(lambda: process.poll() is not None, "the end of the study")
+    assert process.returncode == 0, study.output
+    assert "Slurm answers again" in study.output
+    assert f"Slurm did not start the program of job {job} (Unable to confirm" in study.output
+    assert len(study.jobs()) == 2
+    assert [run["resumes"] for run in study.trained()] == [0]
 
 
 def test_accounting_knows_jobs_that_have_left_the_queue(new_study):

@@ -25,8 +25,18 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 from trm.errors import UserError
 from trm.io import write_text
 from trm.pipeline.project import Project
-from trm.pipeline.slurm import ask, location
-from trm.pipeline.slurm_causes import FULL, ORDINARY, may_pass, refusal, said, starved, stepless, unfit, waiting
+from trm.pipeline.slurm import AWAY, ask, location
+from trm.pipeline.slurm_causes import (
+    FULL,
+    ORDINARY,
+    may_pass,
+    refusal,
+    said,
+    starved,
+    stepless,
+    unfit,
+    waiting,
+)
 from trm.pipeline.slurm_contract import check_contract
 from trm.pipeline.slurm_jobs import alike, digest, give_back, give_up, made, modified, name_of, set_resource
 
@@ -202,8 +212,12 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
     def _wait_for_slurm(self, problem: str) -> None:
         self._once(f"Slurm takes no more jobs for now ({said(problem)}): waiting")
+        answers = not AWAY.search(problem)
         self._pause()
-        self._earlier = None  # an answer may have been lost: the job may be in the queue
+        while not answers and not self._ends():
+            answers = _output(["squeue", "--me", "--noheader"]) is not None
+            self._pause()  # a Slurm that hung may answer this before it takes the job of an sbatch that has given up
+        self._earlier = None  # the job may be in the queue
 
     def _pause(self) -> None:
         end = time.monotonic() + self.workflow.executor_settings.init_seconds_before_status_checks
@@ -257,7 +271,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 if self._earlier is not None:
                     if number := self._earlier.pop(name, ""):
                         self.logger.info(
-                            f"Job {job.jobid} is Slurm job {number} already, from an earlier start."
+                            f"Job {job.jobid} is Slurm job {number} already: it is not submitted again."
                         )
                         self._watch(job, number, since=0.0)
                     return bool(number)
