@@ -48,6 +48,7 @@ GresTypes=gpu
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmdTimeout=10
+MessageTimeout=5
 MinJobAge=300
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1

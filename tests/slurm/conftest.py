@@ -116,6 +116,10 @@ class Study:
         assert process.wait(timeout=PATIENCE) == 0, self.output
         return self.output
 
+    def wait_for_failure(self) -> None:
+        """Wait until Snakemake gives up, but not for its report of the results so far."""
+        self.wait(lambda: "Exiting because a job execution failed" in self.output, "the end of the study")
+
     def jobs(self) -> list[str]:
         """Ids of all Slurm jobs of this study that the queue knows."""
         lines = self.cluster.run("squeue", "--array", "-h", "--states=all", "-o", "%i|%Z").splitlines()

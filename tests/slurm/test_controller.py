@@ -21,11 +21,11 @@ def test_a_killed_controllers_jobs_are_taken_over_and_cancelled_for_good(new_stu
     assert all(name.startswith("small.train.sudoku4-") for name in names)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    again = study.start("--until", "train")
-    study.wait(lambda: study.output.count("it is not submitted again") == 2, "the second controller")
+    study.start("--until", "train")
+    study.wait(lambda: study.output.count("not submitted again") == 2, "the second controller")
     study.wait(lambda: all("step 10/" in log for log in study.logs(2)), "training")
     study.cluster.run("scancel", *study.jobs())
-    study.wait(lambda: again.poll() == 1, "the end of the study")
+    study.wait_for_failure()
     assert study.output.count("was cancelled. Repeat the command to resume it") == 2
     assert [restarts(study, job) for job in study.jobs()] == [0, 0]  # not submitted again either
     # though writing is slow
@@ -121,7 +121,7 @@ def test_a_slurm_that_hangs_loses_no_job_and_runs_none_twice(new_study):
     study.wait((study.folder / "hung").exists, "the submission")
     with study.cluster.frozen("slurmctld"):
         study.wait(lambda: "for now (Socket timed out" in study.output, "the end of sbatch")
-    study.wait(lambda: "it is not submitted again" in study.output, "the job")
+    study.wait(lambda: "not submitted again" in study.output, "the job")
     study.wait(study.running, "the job")
     (job,) = study.running()
     study.wait(lambda: study.cluster.steps(job), "its script")

@@ -66,6 +66,7 @@ def test_a_run_that_goes_on_over_another_number_of_nodes_is_that_of_one(document
     assert training["TresPerJob"] == f"gres:gpu:{first}"
     study.cluster.wait(lambda: study.cluster.show(training["JobId"])["JobState"] == "CANCELLED", "its end")
     assert not study.trained()
+    del study.environment["PYTHONPATH"]  # writes fast again
     study.run("--until", "train", "--config", f"workers={then}", f"nodes={then}")
     assert [(run["workers"], run["resumes"]) for run in study.trained()] == [(then, 1)]
     assert losses(study) == pytest.approx(losses(documented), rel=1e-5)
@@ -73,10 +74,10 @@ def test_a_run_that_goes_on_over_another_number_of_nodes_is_that_of_one(document
 
 def test_a_dead_worker_on_another_node_ends_the_run_with_a_sentence(new_study):
     study = new_study(steps=1_000_000)
-    process = study.start("--until", "train", "--retries", "0", "--config", "workers=2", "nodes=2")
+    study.start("--until", "train", "--retries", "0", "--config", "workers=2", "nodes=2")
     study.wait(lambda: "step 20/" in study.log(), "training")
     study.cluster.kill_worker("n1")
-    study.wait(lambda: process.poll() == 1, "the end of the study")
+    study.wait_for_failure()
     assert "worker 0 of 2 stops: another worker died" in study.log()
 
 
@@ -93,8 +94,8 @@ def test_a_group_trains_its_runs_one_after_another_on_the_gpus_of_one(new_study)
 
 def test_a_job_that_runs_out_of_memory_gets_more_once(new_study):
     study = new_study(steps=20)
-    process = study.start("--until", "train", "--retries", "3", "--set-resources", "train:mem_mb=100")
-    study.wait(lambda: process.poll() == 1, "the end of the study")
+    study.start("--until", "train", "--retries", "3", "--set-resources", "train:mem_mb=100")
+    study.wait_for_failure()
     assert "ran out of its 100 MB of memory: its next attempt gets 200 MB" in study.output
     advice = "ran out of its 200 MB of memory: give it more (--set-resources train:mem_mb=400)"
     assert advice in study.output

@@ -50,7 +50,7 @@ REFUSALS = (
 """sbatch's answers that will not change, and what to do."""
 STARVED = re.compile(r"exceeded (job |step )?memory limit|oom.kill", re.I)
 """What slurmstepd writes into a job's log when it kills it for its memory."""
-STEPLESS = re.compile(r"^srun: error: (Unable to (?:create step|confirm allocation) for job .*)", re.M)
+DENIED = re.compile(r"^srun: error: (Unable to (?:create step|confirm allocation) for job .*)", re.M)
 """What srun writes into a job's log when slurmctld gives it no step: it does not answer, or was started seconds ago and
 has given the job no GPU of a node that had not registered yet (22.05)."""
 
@@ -101,9 +101,9 @@ def starved(state: str, log: Path) -> bool:
     return state == "OUT_OF_MEMORY" or bool(STARVED.search(_end(log)))
 
 
-def stepless(log: Path) -> str:
-    """Why a job's program was not started, in srun's words; empty if it was."""
-    found = STEPLESS.search(_end(log))
+def denied(log: Path) -> str:
+    """Why a job got no step, in which its program would start, in srun's words; empty if it got one."""
+    found = DENIED.search(_end(log))
     return found[1] if found else ""
 
 

@@ -26,17 +26,7 @@ from trm.errors import UserError
 from trm.io import write_text
 from trm.pipeline.project import Project
 from trm.pipeline.slurm import AWAY, ask, location
-from trm.pipeline.slurm_causes import (
-    FULL,
-    ORDINARY,
-    may_pass,
-    refusal,
-    said,
-    starved,
-    stepless,
-    unfit,
-    waiting,
-)
+from trm.pipeline.slurm_causes import FULL, ORDINARY, denied, may_pass, refusal, said, starved, unfit, waiting
 from trm.pipeline.slurm_contract import check_contract
 from trm.pipeline.slurm_jobs import alike, digest, give_back, give_up, made, modified, name_of, set_resource
 
@@ -80,7 +70,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self._said: set[str] = set()
         self._pending: dict[tuple[str, str], float] = {}
         self._memory: dict[str, int] = {}
-        self._stepless: set[str] = set()
+        self._denied: set[str] = set()
         _leave_job()
         try:
             check_contract(plugin)
@@ -271,7 +261,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 if self._earlier is not None:
                     if number := self._earlier.pop(name, ""):
                         self.logger.info(
-                            f"Job {job.jobid} is Slurm job {number} already: it is not submitted again."
+                            f"Job {job.jobid} is Slurm job {number} already: not submitted again."
                         )
                         self._watch(job, number, since=0.0)
                     return bool(number)
@@ -403,12 +393,12 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         return None
 
     def _failed(self, info: Any, state: str) -> str:
-        """Why a job failed. Slurm's own fault costs it no retry, once."""
+        """Why a job failed. If Slurm did not start its program, it uses up no retry, once."""
         number, log, name = info.external_jobid, Path(info.aux["slurm_logfile"]), name_of(info.job)
         if starved(state, log):
             return self._starved(info)
-        if (why := stepless(log)) and name not in self._stepless:
-            self._stepless.add(name)
+        if (why := denied(log)) and name not in self._denied:
+            self._denied.add(name)
             give_back(info.job)
             return f"Slurm did not start the program of job {number} ({why}): it is submitted again"
         more = ": give it more time (max_runtime)" if state == "TIMEOUT" else ""
