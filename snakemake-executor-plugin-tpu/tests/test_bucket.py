@@ -35,24 +35,21 @@ def serve():
         server.stop()
 
 
-def test_transfers_are_repeated_after_trouble_of_the_server(serve, tmp_path):
+def test_uploads_are_repeated_after_trouble_of_the_server(serve):
     pauses = (0.0, 0.0, 0.0)
-    path, said = tmp_path / "env.tar", []
-    trouble = ((503, b""), (429, b""), (200, b"half", 4))
-    one = bucket.Bucket("gs://b/f", serve(*trouble, (200, b"complete"), *trouble, (200, b"half", 4)), pauses)
-    assert one.download("env.tar", path, said.append)
-    assert path.read_bytes() == b"complete"
-    assert said[-1] == "Downloading env.tar (0 MB)"
+    trouble = ((503, b""), (429, b""), (200, b"{", 4))
+    one = bucket.Bucket("gs://b/f", serve(*trouble, (200, b"{}"), *trouble, (200, b"{", 4)), pauses)
+    assert one.put("record", b"text") == {}
     # what the controller takes for a trouble that passes, not for a wrong setting
-    with pytest.raises(OSError, match=r"\[Errno 5\] gs://b does not answer \(4 bytes are missing\)"):
-        one.download("env.tar", path, said.append)
+    with pytest.raises(OSError, match=r"\[Errno 5\] gs://b does not answer \(IncompleteRead"):
+        one.put("record", b"text")
     policy = b'{"error": {"message": "subject to bucket\'s retention policy"}}'
-    one = bucket.Bucket("gs://b", serve((404, b""), (403, policy), (500, b""), (200, b"{}")), pauses)
-    assert not one.download("env.tar", path, said.append)
+    missing = b'{"error": {"message": "The specified bucket does not exist."}}'
+    one = bucket.Bucket("gs://b", serve((403, policy), (404, missing)), pauses)
     with pytest.raises(RuntimeError, match="answers 403 .*subject to bucket's retention policy"):
-        one.download("env.tar", path, said.append)
-    with open(path, "rb") as file:
-        assert one.put("env.tar", file, path.stat().st_size) == {}
+        one.put("record", b"text")
+    with pytest.raises(RuntimeError, match="answers 404 .*bucket does not exist"):
+        one.put("record", b"text")
 
 
 def test_a_broken_answer_does_not_end_the_guard(serve):

@@ -91,25 +91,6 @@ def test_environment_is_made_once_on_each_host(making, tmp_path):
     assert again == made
 
 
-def test_later_slices_take_the_environment_from_the_bucket(making, tmp_path):
-    pod, study = making(tmp_path)
-    make_wheel(tmp_path, 42)
-    (tmp_path / "jobs.lock").write_text(f"--no-index\n--find-links {tmp_path}\ntiny==42.0\n")
-    store = {"tpu-environments": f"gs://{pod.bucket.name}/environments"}
-    output = study("one", {"a": {}}, **store).run()
-    assert "environment on w0: Storing" in output
-    (blob,) = pod.bucket.list_blobs(prefix="environments/")
-    assert blob.name.endswith(".tar")
-    pod.preempt()
-    for host in pod.hosts:
-        host.environment["PIP_FIND_LINKS"] = "/nowhere"  # nothing can be installed any more
-    two = study("two", {"b": {}}, **store)
-    output = two.run()
-    assert "environment on w0: Downloading" in output
-    assert "Installed" not in output
-    assert two.launches("b")["1-0"]["environment"]["COUNT_OPTION"] == "42 3 11"
-
-
 def test_the_lock_file_resolves_for_the_hosts(tmp_path):
     """Python 3.11 on x86-64 with the image's glibc 2.35; one pure package has no wheel. Needs a package index."""
     target = ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_35"]

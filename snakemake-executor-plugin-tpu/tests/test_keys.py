@@ -24,11 +24,10 @@ def test_key_is_made_once(tmp_path):
     assert len(output) == 1
 
 
-def test_key_nobody_can_use_is_refused(tmp_path, monkeypatch):
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+def test_key_nobody_can_use_is_refused(tmp_path):
     key = tmp_path / "locked"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", key], check=True)
-    with pytest.raises(PodError, match=f"has a passphrase: run `ssh-add {key}`"):
+    with pytest.raises(PodError, match="passphrase.* set tpu-ssh-key to another key"):
         public_half(key, print)
     key.write_text("no key at all")
     with pytest.raises(PodError, match="cannot be used .*: set tpu-ssh-key"):

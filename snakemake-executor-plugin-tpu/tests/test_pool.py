@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 from snakemake.cli import parse_args
-from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from snakemake_executor_plugin_tpu.__main__ import parse
@@ -121,15 +120,6 @@ def test_cancelled_and_found_jobs(place):
     play(story)
 
 
-def test_small_jobs_spare_large_slices_and_whole_jobs_get_slices_of_their_size(place):
-    async def story():
-        pool = pool_of(Manager(4), Manager(1), Manager(1))
-        assert [await place(pool, job) for job in "ab"] == [("s1", [0]), ("s2", [0])]
-        assert await place(pool, "whole", 4) == ("s0", [0, 1, 2, 3])
-
-    play(story)
-
-
 def test_only_as_many_slices_start_as_there_are_jobs_for(place):
     async def story():
         managers = [Manager(2, up=False) for _ in range(4)]
@@ -219,34 +209,26 @@ def test_a_host_that_answers_again_takes_no_other_host_away():
     play(story)
 
 
-@pytest.mark.parametrize("pool", ["[v4-16, v4-8 x 2 @ us-east5-a]", "v4-16, v4-8 x 2 @ us-east5-a"])
-def test_pool_of_a_profile_is_a_list_or_a_text(pool, tmp_path):
+def test_slices_of_a_profile(tmp_path):
     """As Snakemake and the commands for people read the profile."""
     (tmp_path / "config.yaml").write_text(
-        f"executor: tpu\ntpu-project: p\ntpu-zone: z\ntpu-name: pod\ntpu-pool: {pool}\n"
+        "executor: tpu\ntpu-project: p\ntpu-zone: z\ntpu-name: pod\ntpu-accelerator-type: v4-8\ntpu-slices: 2\n"
     )
     _, args = parse_args(["--profile", str(tmp_path), "a-target"])
     assert list(args.targets) == ["a-target"]
     read_by_snakemake = ExecutorPluginRegistry().get_plugin("tpu").get_settings(args)
     _, read_by_us = parse(["status", "--profile", str(tmp_path)])
     for settings in (read_by_snakemake, read_by_us):
-        found = [(one.name, one.accelerator_type, one.zone) for one in settings.slices()]
-        assert found == [("pod-0", "v4-16", "z"), *((f"pod-{n}", "v4-8", "us-east5-a") for n in (1, 2))]
-
-
-def test_pools_that_cannot_be_parsed_are_refused():
-    assert ExecutorSettings(name="pod").slices()[0].name == "pod"
-    with pytest.raises(WorkflowError, match="write 'v4-8 x 8'"):
-        ExecutorSettings(pool="v4-8 times 8")
-    with pytest.raises(WorkflowError, match="There is no slice"):
-        ExecutorSettings(pool="v4-7 x 8")
+        found = [(one.name, one.accelerator_type, one.slices) for one in settings.of_slices()]
+        assert found == [("pod-0", "v4-8", 1), ("pod-1", "v4-8", 1)]
+    assert [one.name for one in ExecutorSettings(name="pod").of_slices()] == ["pod"]
 
 
 @pytest.mark.full
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
 def test_preempted_slice_of_a_pool_costs_one_job_its_launch(tmp_path):
     long = {"steps": 12, "options": "--hold 6"}
-    profile = {"tpu-pool": ["v4-8 x 3"], "resources": {"tpu_hosts": 3}}
+    profile = {"tpu-accelerator-type": "v4-8", "tpu-slices": 3, "resources": {"tpu_hosts": 3}}
     with EmulatedPod(tmp_path / "pod", "v4-8", slices=3) as pod:
         one = Study(tmp_path / "study", pod, {"a": long, "b": long, "c": long}, **profile)
         call = one.start()

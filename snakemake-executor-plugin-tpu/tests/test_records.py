@@ -4,7 +4,6 @@ import pytest
 from snakemake_interface_common.exceptions import WorkflowError
 
 from snakemake_executor_plugin_tpu.__main__ import parse
-from snakemake_executor_plugin_tpu.executor import read_secrets
 from snakemake_executor_plugin_tpu.records import JobRecord, is_newer
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
@@ -45,7 +44,6 @@ def test_budgets(tmp_path):
         ({"provisioning": "cheap"}, "use spot or on-demand or reserved"),
         ({"folder": "a b; rm"}, "letters, digits"),
         ({"folder": "../x"}, "letters, digits"),
-        ({"adopt": "yes"}, "use-only or delete-allowed"),
         ({"end": "soon"}, "use 2026-12-31 or"),
         ({"lease": -1}, "cannot be negative"),
         ({"prices": "v4:3"}, "write FAMILY=USD"),
@@ -55,20 +53,6 @@ def test_budgets(tmp_path):
 def test_settings_that_cannot_work_are_refused(values, message):
     with pytest.raises(WorkflowError, match=message):
         ExecutorSettings(**values)
-
-
-def test_secrets_are_read_from_a_file_that_others_cannot_read(tmp_path):
-    path = tmp_path / "secrets"
-    path.write_text("# for W&B\nWANDB_API_KEY=abc=d\n")
-    with pytest.raises(WorkflowError, match=f"Others can read the secrets in .*chmod 600 {path}"):
-        read_secrets(str(path))
-    path.chmod(0o600)
-    assert read_secrets(str(path)) == {"WANDB_API_KEY": "abc=d"}
-    path.write_text("no equals sign\n")
-    with pytest.raises(WorkflowError, match="has a line that is not NAME=VALUE"):
-        read_secrets(str(path))
-    with pytest.raises(WorkflowError, match="cannot be read"):
-        read_secrets(str(tmp_path / "none"))
 
 
 def test_profile_environment_and_command_line_give_the_settings(tmp_path, monkeypatch):

@@ -93,13 +93,17 @@ def read_profile():
     return parse(["status", "--profile", "profiles/tpu"])[1]
 
 
-def test_the_profile_asks_for_weights_and_biases_if_its_key_is_named(good, monkeypatch):
+def test_the_profile_asks_for_weights_and_biases_if_asked(good, monkeypatch):
     profile, locks = ROOT / "profiles/tpu", ROOT / "envs/tpu"
     assert read_profile().requirements == "envs/tpu/requirements.lock"
-    monkeypatch.setenv("TRM_WANDB", "~/.wandb")
+    monkeypatch.setenv("TRM_WANDB", "1")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    with pytest.raises(UserError, match="needs WANDB_API_KEY in the environment"):
+        read_profile()
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
     with_key = read_profile()
     assert with_key.requirements == "envs/tpu/requirements.lock envs/tpu/wandb.lock"
-    assert with_key.secrets == str(Path("~/.wandb").expanduser())
+    assert "WANDB_API_KEY" in with_key.forward_env.split()
     words = Settings.model_validate(yaml.safe_load((profile / "wandb.yaml").read_text()))
     assert words.set == {"runtime.wandb": "online"}  # not part of a run's identity
     assert "wandb==" in (locks / "wandb.lock").read_text()

@@ -44,11 +44,7 @@ def study(folder: Path) -> Path:
 def without_chips(folder: Path) -> None:
     """Make the shipped profile fit what is emulated."""
     config = folder / "profiles" / "tpu" / "config.yaml"
-    lines = [
-        line
-        for line in config.read_text().splitlines()
-        if not line.startswith(("tpu-requirements:", "tpu-environments:"))
-    ]
+    lines = [line for line in config.read_text().splitlines() if not line.startswith("tpu-requirements:")]
     text = "\n".join(lines).replace("v4-64", "v4-16").replace("tpu_hosts: 8", "tpu_hosts: 2")
     config.write_text(text.replace(" envs/tpu\n", "\n").replace("jobs: 8", "jobs: 2") + "\n")
     workflow = folder / "profiles" / "tpu" / "workflow.yaml"

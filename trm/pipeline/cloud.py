@@ -64,7 +64,7 @@ def profile_config(name: str, **settings: str) -> str:
 
 
 def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
-    """The four settings, and `wandb`, the file with the key of Weights & Biases, if that is wanted.
+    """The four settings, and `wandb` if runs report to Weights & Biases.
 
     The environment wins over the file. UserError: names every setting that is missing or malformed, and both places
     where it can be set.
@@ -76,7 +76,7 @@ def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
             f"{path}: unknown key {sorted(unknown)[0]!r}; there are {', '.join(VARIABLES)}, wandb"
         )
     wandb = os.environ.get("TRM_WANDB") or document.get("wandb")
-    settings, wrong, unset = ({"wandb": str(wandb)} if wandb else {}), [], []
+    settings, wrong, unset = ({"wandb": "yes"} if wandb else {}), [], []
     for name, variable in VARIABLES.items():
         value = os.environ.get(variable) or document.get(name)
         shape, words = SHAPES[name]
@@ -86,6 +86,8 @@ def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
             wrong.append(f"{name} is {value!r}, but must be {words} (it may come from {variable})")
         else:
             settings[name] = str(value).rstrip("/")
+    if wandb and "WANDB_API_KEY" not in os.environ:
+        wrong.append("wandb needs WANDB_API_KEY in the environment")
     if unset:
         wrong.append(f"set {', '.join(unset)} there or in the environment")
     if wrong:

@@ -7,7 +7,7 @@
     stop      stop a job on the pod:                     stop JOB
     down      delete the pod, unless somebody uses it (--force: anyway)
 
-With a pool (tpu-pool), up, status and down act on every slice, or on one: --slice N.
+With several slices (tpu-slices) up, status and down act on every one, or on one: --slice N.
 
 The settings are those of the plugin without the prefix `tpu-`, from the profile, then from the environment
 (SNAKEMAKE_TPU_PROJECT and so on), then from the command line.
@@ -50,7 +50,7 @@ def parse(arguments: list[str]) -> tuple[Any, ExecutorSettings]:
     )
     parser.error = fail
     parser.add_argument("--force", action="store_true", help="delete a pod that is in use")
-    parser.add_argument("--slice", type=int, help="number of one slice of a pool (tpu-pool)")
+    parser.add_argument("--slice", type=int, help="number of one slice of several (tpu-slices)")
     parser.add_argument("--profile", help="folder of a Snakemake profile, or its config.yaml")
     plugin = Plugin(None, common_settings, ExecutorSettings, "tpu")
     plugin.register_cli_args(parser, "executor")
@@ -175,12 +175,12 @@ class Cli:
 
 
 async def run_on_slices(args: Any, slices: list[ExecutorSettings]) -> int:
-    """Run the command on every slice of the pool; ssh and stop on one."""
+    """Run the command on every slice; ssh and stop on one."""
     if args.slice is not None and not 0 <= args.slice < len(slices):
-        raise PodError(f"The pool has {len(slices)} slices, numbered from 0: no slice {args.slice}.")
+        raise PodError(f"There are {len(slices)} slices, numbered from 0: no slice {args.slice}.")
     chosen = slices if args.slice is None else [slices[args.slice]]
     if len(chosen) > 1 and args.command in ("ssh", "stop"):
-        raise PodError(f"The pool has {len(chosen)} slices: say which by --slice N.")
+        raise PodError(f"There are {len(chosen)} slices: say which by --slice N.")
     codes: list[int] = []
     for batch in [chosen] if args.command in ("up", "down") else [[one] for one in chosen]:
         for result in await asyncio.gather(*(Cli(args, one).run() for one in batch), return_exceptions=True):
@@ -206,7 +206,7 @@ def _describe(tasks: dict[str, Any]) -> str:
 def main(arguments: list[str] | None = None) -> int:
     try:
         args, settings = parse(sys.argv[1:] if arguments is None else arguments)
-        return asyncio.run(run_on_slices(args, settings.slices()))
+        return asyncio.run(run_on_slices(args, settings.of_slices()))
     except (WorkflowError, Unreachable) as error:
         print(error, file=sys.stderr)
         return 1

@@ -55,16 +55,15 @@ def slice_of(accelerator_type: str) -> Slice:
     return Slice(accelerator_type, chips, hosts)
 
 
-def hosts_wanted(resource: Any, sizes: Collection[int]) -> int:
-    """Return how many hosts the resource `tpu_hosts` requests: one, or a whole slice of one of these sizes."""
-    wanted = max(sizes) if resource == "all" else 1 if resource is None else resource
+def hosts_wanted(resource: Any, hosts: int) -> int:
+    """Return how many hosts the resource `tpu_hosts` requests: one, or a whole slice of so many."""
+    wanted = hosts if resource == "all" else 1 if resource is None else resource
     with suppress(TypeError, ValueError):
         wanted = int(wanted)
-    if wanted == 1 or wanted in sizes:
+    if wanted in (1, hosts):
         return wanted
-    whole = " or ".join(map(str, sorted(sizes)))
-    here = f"a whole slice has {whole} host(s) here"
-    raise WorkflowError(f"tpu_hosts is {resource!r}, and {here}: a job gets 1 host, or all {whole}.")
+    here = f"a whole slice has {hosts} host(s) here"
+    raise WorkflowError(f"tpu_hosts is {resource!r}, and {here}: a job gets 1 host, or all {hosts}.")
 
 
 def libtpu_variables(hosts: int, pod: Slice) -> dict[str, str]:

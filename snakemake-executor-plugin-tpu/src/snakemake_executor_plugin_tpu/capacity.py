@@ -148,10 +148,9 @@ class Capacity:
                 f"TPU pod {name} {what}, and the profile does not allow creating it: set tpu-create: true, or run "
                 f"`{COMMAND} up`."
             )
-        if state.is_lost and not state.created_here and self.settings.adopt != "delete-allowed":
+        if state.is_lost and not state.created_here:
             raise CloudError(
-                f"TPU pod {name} is gone ({state}), and it was not created by this plugin: delete it by {DOWN}, "
-                "or set tpu-adopt: delete-allowed."
+                f"TPU pod {name} is gone ({state}), and it was not created by this plugin: delete it by {DOWN}."
             )
 
     def _tell(self, state: PodState) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .allocation import slice_of
-from .errors import CloudError, NoHostKeys, Offline, explain, is_transient, red, short
+from .errors import DOWN, CloudError, NoHostKeys, Offline, explain, is_transient, red, short
 from .google import auth, gx, tpu_v2
 from .keys import public_half
 from .settings import ExecutorSettings
@@ -212,39 +212,35 @@ class TpuCloud:
         state["call"] = next((each[CALL] for each in labels if CALL in each), "")
         return PodState(**state)
 
-    async def endpoints(self, trust_first_key: bool = False) -> list[Endpoint]:
+    async def endpoints(self) -> list[Endpoint]:
         """Return the hosts' addresses, and their host keys from the API rather than from the network.
 
-        Raises CloudError if the API does not know the keys, unless the first keys seen may be trusted.
+        Raises NoHostKeys if the API does not give the keys.
         """
         state = await self.describe()
         self.incarnation = state.incarnation
         ranks = [str(rank) for rank in range(len(state.addresses))]
         for pause in (*KEY_PAUSES, None):
-            keys = await asyncio.gather(*(self._host_keys(rank, trust_first_key) for rank in ranks))
-            if all(keys) or pause is None or trust_first_key:
+            keys = await asyncio.gather(*(self._host_keys(rank) for rank in ranks))
+            if all(keys) or pause is None:
                 break
             # A host publishes its keys some time after boot.
             await asyncio.sleep(min(pause, self.poll_seconds[1]))
-        if not all(keys) and not trust_first_key:
+        if not all(keys):
             raise NoHostKeys(
                 f"The TPU API does not know the host keys of pod {self.name}: it was created without the metadata "
-                "enable-guest-attributes=TRUE. Set tpu-trust-first-key: true to trust the first key of each host."
+                f"enable-guest-attributes=TRUE. Create it again, or have this plugin do so after {DOWN}."
             )
         return [Endpoint(*host) for host in zip(state.addresses, state.internal, keys, strict=True)]
 
-    async def _host_keys(self, rank: str, trust_first_key: bool) -> tuple[str, ...]:
+    async def _host_keys(self, rank: str) -> tuple[str, ...]:
         request = {"name": self.node_name, "query_path": "hostkeys/", "worker_ids": [rank]}
         try:
             answer = await self._call("get_guest_attributes", attempts=4, request=request)
         except gx.NotFound:
             return ()
         except CloudError as error:
-            if trust_first_key:
-                return ()
-            raise NoHostKeys(
-                f"{error} Or set tpu-trust-first-key: true to trust the first key of each host."
-            ) from None
+            raise NoHostKeys(str(error)) from None
         items = [item for attribute in answer.guest_attributes for item in attribute.query_value.items]
         return tuple(f"{item.key} {item.value}" for item in items if item.namespace == "hostkeys")
 
@@ -263,7 +259,7 @@ class TpuCloud:
             "accelerator_type": settings.accelerator_type,
             "runtime_version": settings.runtime(),
         }
-        node |= {"labels": settings.parsed_labels() | LABEL | {CALL: self.call}, "metadata": metadata}
+        node |= {"labels": LABEL | {CALL: self.call}, "metadata": metadata}
         node |= {"network_config": network}
         if settings.service_account:
             scope = ["https://www.googleapis.com/auth/cloud-platform"]

@@ -44,25 +44,6 @@ COLUMNS = (
 END_SECONDS = 150.0  # more than a slow notification and a silent host take together
 
 
-def read_secrets(name: str) -> dict[str, str]:
-    """Read a file of NAME=VALUE lines.
-
-    Raises:
-        WorkflowError: it cannot be read, others can read it, or a line is not NAME=VALUE.
-    """
-    path = Path(name).expanduser()
-    try:
-        lines = [line.strip() for line in path.read_text().splitlines()]
-        if path.stat().st_mode & 0o077:
-            raise WorkflowError(f"Others can read the secrets in {path}: run `chmod 600 {path}`.")
-    except OSError as error:
-        raise WorkflowError(f"tpu-secrets: {path} cannot be read ({error.strerror}).") from None
-    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
-    if any(not key.isidentifier() or not sign for key, sign, _ in pairs):
-        raise WorkflowError(f"tpu-secrets: {path} has a line that is not NAME=VALUE.")
-    return {key: value for key, _, value in pairs}
-
-
 @contextlib.contextmanager
 def noting_interrupts() -> Iterator[list[int]]:
     """Note each SIGINT and SIGTERM besides raising KeyboardInterrupt, which Snakemake's log handler swallows."""
@@ -98,7 +79,6 @@ class Executor(RemoteExecutor):
         self.futures: dict[str, Future[Outcome]] = {}
         self.stopped: dict[str, Outcome] = {}
         self.cancelled = False
-        self.secrets = read_secrets(self.settings.secrets) if self.settings.secrets else {}
         self._workflow_sources: dict[str, Path] | None = None
         self._sources: dict[frozenset[tuple[str, int, int]], bytes] = {}
         self.driver = Driver("tpu-pod")
@@ -107,7 +87,7 @@ class Executor(RemoteExecutor):
     async def _begin(self) -> None:
         say = self.logger.info
         members, health = [], Health(say)
-        for settings in self.settings.slices():
+        for settings in self.settings.of_slices():
             claim = Claim(say, is_busy=lambda: bool(self.runs))
             manager = PodManager(settings, self.folder / str(settings.name), say, claim)
             allocator = Allocator(manager.hosts)
@@ -167,8 +147,8 @@ class Executor(RemoteExecutor):
         if module not in command:
             raise WorkflowError(f"This version of Snakemake starts jobs in an unknown way: {command[:200]}")
         resources, minutes = job.resources, self.settings.stall
-        names = [name for name in self.settings.forward_env.split() if name in os.environ]
-        forwarded = {name: os.environ[name] for name in names}
+        names = ("STORAGE_EMULATOR_HOST", *self.settings.forward_env.split())
+        forwarded = {name: os.environ[name] for name in names if name in os.environ}
         return JobRequest(
             slot=slot,
             fingerprint=fingerprint_of(job),
@@ -177,9 +157,9 @@ class Executor(RemoteExecutor):
             stall=60 * float(resources.get("stall", minutes)),
             reports="stall" in dict(resources.items()),
             outputs=Outputs.of(job, slot),
-            hosts=hosts_wanted(resources.get("tpu_hosts"), self.pool.sizes),
+            hosts=hosts_wanted(resources.get("tpu_hosts"), self.pool.members[0].hosts),
             command=command.replace(module, f"{PYTHON} {ENTRY} ", 1),
-            environment={**forwarded, **self.secrets, **self.envvars()},
+            environment={**forwarded, **self.envvars()},
             sources=self._archive(job),
         )
 

@@ -11,14 +11,14 @@ from .errors import PodError
 # The same user from every machine, so that running jobs are found in that user's home folder.
 DEFAULT_USER = "snakemake"
 DEFAULT_KEY = "~/.ssh/snakemake_tpu"
-MAKING = threading.Lock()  # the slices of a pool are requested at the same time
+MAKING = threading.Lock()  # several slices are requested at the same time
 
 
 def public_half(key: Path, say: Callable[[str], None]) -> str:
     """Return the public half of a key as one line, after making the key if it does not exist.
 
     Raises:
-        PodError: the key cannot be read, or has a passphrase and is not in ssh-agent.
+        PodError: the key cannot be read, or has a passphrase.
     """
     public = key.with_name(f"{key.name}.pub")
     with MAKING:
@@ -29,13 +29,6 @@ def public_half(key: Path, say: Callable[[str], None]) -> str:
     done = run("ssh-keygen", "-y", "-P", "", "-f", str(key))
     if done.returncode == 0:
         return " ".join(done.stdout.split()[:2])
-    if "passphrase" in done.stderr and public.exists():
-        line = " ".join(public.read_text().split()[:2])
-        if line in run("ssh-add", "-L").stdout:
-            return line
-        raise PodError(
-            f"The ssh key {key} has a passphrase: run `ssh-add {key}`, or set tpu-ssh-key to another key."
-        )
     reason = (done.stderr.strip().splitlines() or ["ssh-keygen gave no reason"])[-1]
     raise PodError(f"The ssh key {key} cannot be used ({reason}): set tpu-ssh-key to another key.")
 

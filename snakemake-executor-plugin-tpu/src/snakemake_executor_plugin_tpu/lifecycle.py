@@ -285,7 +285,7 @@ class PodManager:
         """Whether the API comes to give other addresses or keys: those of a replaced host may be late."""
         self.say(f"{error} Asking the API whether the host was replaced")
         for pause in KEY_PAUSES:
-            if await self.cloud.endpoints(self.settings.trust_first_key) != self._endpoints:
+            if await self.cloud.endpoints() != self._endpoints:
                 return True
             await asyncio.sleep(min(pause, self.cloud.poll_seconds[1]))
         return False
@@ -293,7 +293,7 @@ class PodManager:
     async def _reach(self) -> tuple[list[Worker], Ssh]:
         settings, cloud = self.settings, self.cloud
         user, key = settings.login
-        self._endpoints = endpoints = await cloud.endpoints(settings.trust_first_key)
+        self._endpoints = endpoints = await cloud.endpoints()
         config = write_config(
             self.folder / "ssh" / str(self._count + 1),
             endpoints,
@@ -304,7 +304,6 @@ class PodManager:
             include=settings.ssh_include,
             # A host that is gone is silent: it does not refuse connections.
             connect_timeout=max(1, min(10, settings.reconnect)),
-            known_hosts=self.folder / "ssh" / f"known_hosts-{cloud.name}-{cloud.incarnation}",
         )
         ssh = Ssh(config, [host_name(rank) for rank in range(len(endpoints))])
         self._opened = [*(each for each in self._opened if not each.closed), ssh]
@@ -404,8 +403,7 @@ class PodManager:
                 if worker is pod.workers[0]:
                     self.say(f"environment on {worker.host}: {line}")
 
-            first, store = worker is pod.workers[0], self.settings.environments
-            folder = await worker.prepare_environment(name, lock, python, say, store, keep=first)
+            folder = await worker.prepare_environment(name, lock, python, say)
             done += 1
             self.say(f"environment {name}: ready on {done} of {len(pod.answering())} hosts")
             return folder

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import re
 import shlex
 import tarfile
@@ -156,18 +155,9 @@ class Worker:
     ) -> dict[str, Any]:
         return await self.call("stop", grace + 20, tasks=tasks, grace=grace, lease=lease, stacks=stacks)
 
-    async def prepare_environment(
-        self,
-        name: str,
-        lock: str,
-        python: str,
-        say: Callable[[str], None],
-        store: str | None = None,
-        keep: bool = False,
-    ) -> str:
+    async def prepare_environment(self, name: str, lock: str, python: str, say: Callable[[str], None]) -> str:
         """Make the jobs' environment on the host unless it is there, and return its folder."""
-        request = {"name": name, "lock": lock, "python": python, "store": store, "keep": keep}
-        request["api"] = os.environ.get("STORAGE_EMULATOR_HOST")
+        request = {"name": name, "lock": lock, "python": python}
         answer = await self._ask("environment", request=request, timeout=3600, say=say)
         return str(answer["folder"])
 

@@ -37,10 +37,6 @@ class Member:
     def is_up(self) -> bool:
         return self.manager.current is not None
 
-    def fits(self, hosts: int) -> bool:
-        """Whether a job for so many hosts can run here: it gets one host or the whole slice."""
-        return hosts in (1, self.hosts)
-
     def has_room_for(self, hosts: int) -> bool:
         """Whether so many hosts answer, free or not."""
         pod = self.manager.current
@@ -70,10 +66,6 @@ class Pool:
         for member in members:
             member.allocator.on_release = self.serve
 
-    @property
-    def sizes(self) -> set[int]:
-        return {member.hosts for member in self.members}
-
     async def place(self, job: str, hosts: int, record: JobRecord) -> Member:
         """Return the slice where a job runs or may still run, else one on which it now holds hosts.
 
@@ -92,10 +84,9 @@ class Pool:
                     raise member.error
                 if member.is_up or member.starting or len(self.members) == 1:
                     return member
-        fitting = [member for member in self.members if member.fits(hosts)]
-        if all(member.error for member in fitting):
+        if all(member.error for member in self.members):
             # Another job has reported these errors: try again.
-            for member in fitting:
+            for member in self.members:
                 member.error = None
         future: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
         self._queue.append((job, hosts, future))
@@ -125,11 +116,8 @@ class Pool:
         for job, hosts, future in self._queue:
             if future.done():
                 continue
-            up = [m for m in self.members if m.fits(hosts) and m.is_up and m not in reserved]
-            # Small slices first: a job may need the whole of a large one.
-            room = [
-                (m, free) for m in sorted(up, key=lambda m: m.hosts) if (free := self._room(m, job, hosts))
-            ]
+            up = [m for m in self.members if m.is_up and m not in reserved]
+            room = [(m, free) for m in up if (free := self._room(m, job, hosts))]
             if room:
                 member, free = room[0]
                 member.allocator.take(job, free)
@@ -154,15 +142,14 @@ class Pool:
     def _start_for(self, waiting: list[tuple[str, int, asyncio.Future[Member]]]) -> None:
         coming = {member: member.hosts for member in self.members if member.starting}
         for _, hosts, future in waiting:
-            fitting = sorted((m for m in self.members if m.fits(hosts)), key=lambda m: m.hosts)
-            if member := next((m for m in fitting if coming.get(m, 0) >= hosts), None):
+            if member := next((m for m in self.members if coming.get(m, 0) >= hosts), None):
                 coming[member] -= hosts
-            elif member := next((m for m in fitting if not (m.is_up or m.starting or m.error)), None):
+            elif member := next((m for m in self.members if not (m.is_up or m.starting or m.error)), None):
                 self._start(member)
                 coming[member] = member.hosts - hosts
-            elif not any(m.starting or m.has_room_for(hosts) for m in fitting):
+            elif not any(m.starting or m.has_room_for(hosts) for m in self.members):
                 silent = PodError(f"Hosts of the slice are silent: a job for all {hosts} of them cannot run.")
-                future.set_exception(next((m.error for m in fitting if m.error), silent))
+                future.set_exception(next((m.error for m in self.members if m.error), silent))
 
     def _start(self, member: Member) -> asyncio.Task[None]:
         if member.starting is None:

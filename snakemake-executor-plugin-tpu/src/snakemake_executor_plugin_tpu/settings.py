@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,15 +17,12 @@ from .keys import DEFAULT_KEY, DEFAULT_USER
 # https://cloud.google.com/tpu/docs/runtimes: v2 to v4 have one image, later chips one each.
 UBUNTU = "tpu-ubuntu2204-base"
 RUNTIMES = {"v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}
-CHOICES = {
-    "provisioning": ("spot", "on-demand", "reserved"),
-    "adopt": ("use-only", "delete-allowed"),
-}
+PROVISIONING = ("spot", "on-demand", "reserved")
 
 
 def _setting(default: Any, help: str, env_var: bool = False, **metadata: Any) -> Any:
-    """Declare a setting. Snakemake applies `type` to texts, and would apply it to each item of a list."""
-    kind = {} if isinstance(default, bool | tuple) else {"type": str if default is None else type(default)}
+    """Declare a setting. Snakemake applies `type` to texts."""
+    kind = {} if isinstance(default, bool) else {"type": str if default is None else type(default)}
     return field(
         default=default, metadata={"help": help, "required": False, "env_var": env_var, **kind, **metadata}
     )
@@ -43,17 +39,15 @@ class ExecutorSettings(ExecutorSettingsBase):
     zone: str | None = _named(None, "Zone such as us-central2-b.")
     name: str | None = _named(None, "Name of the pod: of its node and its queued resource.")
     accelerator_type: str = _setting("v4-64", "Slice to create; v4-64 has 32 chips on 8 hosts.")
-    pool: Sequence[str] = _setting((), "Slices instead of one: 'v4-8 x 8 @ ZONE using IMAGE', ...", nargs="+")
+    slices: int = _setting(1, "Slices of this type, which are called NAME-0, NAME-1 and so on.")
     runtime_version: str | None = _setting(None, "Image of the hosts (default: Google's for the slice).")
     create: bool = _setting(False, "Create the pod if there is none, and again after preemption.")
-    adopt: str = _setting("use-only", "Pods not created here: use-only, or delete-allowed (once lost).")
     provisioning: str = _setting("spot", "How to pay for the pod: spot, on-demand or reserved.")
     reservation: str | None = _named(None, "Reservation to use, projects/P/locations/Z/reservations/R.")
     network: str | None = _setting(None, "VPC network of the pod (default: the project's default).")
     subnetwork: str | None = _setting(None, "Subnetwork of the pod.")
     internal_ips: bool = _setting(False, "Give the hosts no external addresses and use the internal ones.")
     service_account: str | None = _named(None, "Service account that the hosts act as.")
-    labels: str = _setting("", "Labels of the pod, 'key=value key=value', which appear on the bill.")
     idle_delete: float = _setting(30.0, "Idle minutes until a pod created here deletes itself; 0: never.")
     prices: str = _setting("", "What a chip costs you, in USD per hour, 'v4=3.22 v5litepod=1.2'.")
     end: str | None = _setting(None, "UTC date (2026-12-31T18:00) when a pod created here deletes itself.")
@@ -61,20 +55,15 @@ class ExecutorSettings(ExecutorSettingsBase):
     ssh_config: str | None = _named(None, "Additional ssh configuration (names, ProxyJump, ProxyCommand).")
     ssh_user: str | None = _named(None, f"User on the hosts (default: {DEFAULT_USER}).")
     ssh_key: str | None = _named(None, f"Private key, made if absent (default: {DEFAULT_KEY}).")
-    trust_first_key: bool = _setting(False, "Trust the first key of a host whose keys the API does not know.")
     ssh_port: int = _named(22, "Port of the hosts' ssh servers.")
 
     folder: str = _setting(".snakemake-tpu", "Folder on the hosts, relative to the home folder or absolute.")
     python: str = _named("python3", "Python with Snakemake on the hosts, if there is no lock file.")
     requirements: str | None = _setting(None, "Lock file, or several, of the jobs' environment on the hosts.")
     environment_python: str = _setting("3.11", "Its Python: a version, or a path on the hosts.")
-    environments: str | None = _named(
-        None, "gs://BUCKET/FOLDER where environments are kept for later slices."
-    )
     sources: str = _setting("", "Files and folders to send besides the workflow's, 'package data.json'.")
-    forward_env: str = _setting("STORAGE_EMULATOR_HOST", "Variables to pass to the jobs besides envvars.")
+    forward_env: str = _setting("", "Variables to pass to the jobs besides envvars.")
 
-    secrets: str | None = _setting(None, "File of NAME=VALUE lines for the jobs that only you can read.")
     lease: int = _setting(43200, "Seconds that a job may run without a controller before it is stopped.")
     grace: int = _setting(30, "Seconds between SIGTERM and SIGKILL, enough to write a checkpoint.")
     reconnect: int = _setting(60, "Seconds without connection after which a host counts as lost.")
@@ -89,9 +78,10 @@ class ExecutorSettings(ExecutorSettingsBase):
 
     def __post_init__(self) -> None:
         """Refuse invalid settings before anything costs money, and use our classes for Cloud Storage."""
-        for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise WorkflowError(f"tpu-{name} is {getattr(self, name)!r}: use {' or '.join(choices)}.")
+        if self.provisioning not in PROVISIONING:
+            raise WorkflowError(
+                f"tpu-provisioning is {self.provisioning!r}: use {' or '.join(PROVISIONING)}."
+            )
         if not re.fullmatch(r"[A-Za-z0-9._/-]+", self.folder) or ".." in self.folder:
             raise WorkflowError(f"tpu-folder is {self.folder!r}: use letters, digits and . _ - / only.")
         for name, value in vars(self).items():
@@ -99,7 +89,6 @@ class ExecutorSettings(ExecutorSettingsBase):
                 raise WorkflowError(f"tpu-{name.replace('_', '-')} is {value}: it cannot be negative.")
         self.end_time()
         self.price()
-        self.slices()
         slice_of(self.accelerator_type)
         user = self.ssh_user
         if user and (user == "root" or not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user)):
@@ -134,27 +123,11 @@ class ExecutorSettings(ExecutorSettingsBase):
         except ValueError:
             raise WorkflowError(f"tpu-end is {self.end!r}: use 2026-12-31 or 2026-12-31T18:00.") from None
 
-    def slices(self) -> "list[ExecutorSettings]":
-        """Return the settings of each slice; without a pool these settings themselves.
-
-        Raises WorkflowError if the pool cannot be parsed.
-        """
-        if not self.pool:
+    def of_slices(self) -> "list[ExecutorSettings]":
+        """Return the settings of each slice; of a single one these settings themselves."""
+        if self.slices < 2:
             return [self]
-        slices: list[ExecutorSettings] = []
-        for item in ",".join([self.pool] if isinstance(self.pool, str) else self.pool).split(","):
-            form = r"([\w-]+)(?:\s+x\s+(\d+))?(?:\s+@\s+([\w-]+))?(?:\s+using\s+([\w.-]+))?"
-            match = re.fullmatch(form, item.strip())
-            if match is None:
-                raise WorkflowError(f"tpu-pool has {item.strip()!r}: write 'v4-8 x 8' or 'v4-8 x 8 @ ZONE'.")
-            kind, count, zone, runtime = match.groups()
-            slice_of(kind)
-            for _ in range(int(count or 1)):
-                name = f"{self.name}-{len(slices)}"
-                one = replace(self, pool=(), name=name, accelerator_type=kind, zone=zone or self.zone)
-                one.runtime_version = runtime or self.runtime_version
-                slices.append(one)
-        return slices
+        return [replace(self, slices=1, name=f"{self.name}-{number}") for number in range(self.slices)]
 
     def runtime(self) -> str:
         return self.runtime_version or RUNTIMES.get(self.accelerator_type.partition("-")[0], UBUNTU)
@@ -176,10 +149,6 @@ class ExecutorSettings(ExecutorSettingsBase):
     @property
     def ssh_include(self) -> Path | None:
         return Path(self.ssh_config).expanduser().resolve() if self.ssh_config else None
-
-    def parsed_labels(self) -> dict[str, str]:
-        pairs = [item.partition("=") for item in self.labels.replace(",", " ").split()]
-        return {key: value for key, _, value in pairs}
 
 
 common_settings = CommonSettings(

@@ -88,16 +88,14 @@ def write_config(
     port: int = 22,
     include: Path | None = None,
     connect_timeout: int = 10,
-    known_hosts: Path | None = None,
 ) -> Path:
     """Write ssh_config and known_hosts for this incarnation of the pod, and return the configuration's path.
 
-    Each incarnation has its own known_hosts, which is kept between calls: addresses come back with other keys. If the
-    API knows a host's keys, only these are accepted, otherwise only the first key seen.
+    Only the host keys from the API are accepted. Each incarnation has its own: addresses come back with other keys.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     control = control_folder()
-    known_hosts = known_hosts or folder / "known_hosts"
+    known_hosts = folder / "known_hosts"
     options = [option.replace("=", " ") for option in OPTIONS.split()]
     options += [f"ConnectTimeout {connect_timeout}", f"ControlPath {control}/%C"]
     lines = [NEWER, "Host *", *(f"  {option}" for option in options)]
@@ -112,16 +110,12 @@ def write_config(
             f"  HostKeyAlias {alias}",
             f"  UserKnownHostsFile {quoted(known_hosts)}",
             "  GlobalKnownHostsFile /dev/null",
-            f"  StrictHostKeyChecking {'yes' if endpoint.host_keys else 'accept-new'}",
+            "  StrictHostKeyChecking yes",
         ]
         lines += [f"  User {user}"] if user else []
         lines += [f"  IdentityFile {quoted(key)}", "  IdentitiesOnly yes"] if key else []
     if include:
         lines += ["Host *", f"  Include {quoted(include)}"]
-    hosts = {line.partition(" ")[0] for line in known}
-    with contextlib.suppress(FileNotFoundError):
-        seen = known_hosts.read_text().splitlines()
-        known += [line for line in seen if line.partition(" ")[0] not in hosts]
     known_hosts.write_text("".join(f"{line}\n" for line in known))
     config = folder / "ssh_config"
     config.write_text("\n".join(lines) + "\n")
@@ -235,8 +229,8 @@ def unreachable(host: str, reason: str) -> Unreachable:
     """Return the error for a failed ssh; raise HostKeyError for a wrong host key, as waiting would not help."""
     if "host key verification failed" in reason.lower() or "IDENTIFICATION HAS CHANGED" in reason:
         raise HostKeyError(
-            f"{host} shows another host key than the TPU API has, or than it showed before: the connection may be "
-            f"intercepted. If the host was re-imaged, delete the pod by {DOWN} and create it again."
+            f"{host} shows another host key than the TPU API has: the connection may be intercepted. If "
+            f"the host was re-imaged, delete the pod by {DOWN} and create it again."
         )
     kind = LoginRefused if "Permission denied" in reason else Unreachable
     return kind(f"{host}: {reason}")

@@ -1,17 +1,15 @@
-"""Reads and writes a bucket from a host with the standard library only, as the host's service account."""
+"""Writes to a bucket from a host with the standard library only, as the host's service account."""
 
 import errno
 import json
-import shutil
 import ssl
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from http.client import HTTPException
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 API = "https://storage.googleapis.com"
 TOKEN = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"
@@ -40,16 +38,16 @@ class Bucket:
         self.prefix = prefix.rstrip("/") + "/" if prefix else ""
         self.api, self.emulated, self.pauses = (api or API).rstrip("/"), bool(api), pauses
 
-    def _open(self, path: str, data: BinaryIO | None = None, size: int = 0) -> Any:
-        headers = {"Content-Length": str(size)} if data else {}
+    def _open(self, path: str, data: bytes) -> Any:
+        headers = {}
         if not self.emulated:
             request = urllib.request.Request(TOKEN, headers={"Metadata-Flavor": "Google"})
             with urllib.request.urlopen(request, timeout=30) as answer:
                 headers["Authorization"] = f"Bearer {json.load(answer)['access_token']}"
         return urllib.request.urlopen(urllib.request.Request(self.api + path, data, headers), timeout=300)
 
-    def _repeat(self, transfer: Callable[[], bool]) -> bool:
-        """Do a transfer, again if the connection breaks or the server is in trouble; False if there is no object.
+    def put(self, name: str, data: bytes) -> dict[str, Any]:
+        """Upload an object, again if the connection breaks or the server is in trouble; return its description.
 
         Raises:
             OSError: it never succeeded.
@@ -57,13 +55,13 @@ class Bucket:
         """
         for pause in (*self.pauses, 0.0):
             try:
-                return transfer()
+                with self._open(self.upload_path(name), data) as answer:
+                    found: dict[str, Any] = json.load(answer)
+                    return found
             except TROUBLE as error:
                 problem, code = error, 503
                 if isinstance(error, urllib.error.HTTPError):
                     code, reason = error.code, reason_of(error)
-                if code == 404:
-                    return False
                 if code < 500 and code != 429:
                     raise RuntimeError(
                         f"gs://{self.name} answers {code} to this host's service account ({reason}): unless that says "
@@ -71,35 +69,6 @@ class Bucket:
                     ) from None
             time.sleep(pause)
         raise OSError(errno.EIO, f"gs://{self.name} does not answer ({problem})")
-
-    def download(self, name: str, path: Path, say: Callable[[str], None]) -> bool:
-        """Download an object; False if there is none."""
-
-        def transfer() -> bool:
-            quoted = urllib.parse.quote(self.prefix + name, safe="")
-            with self._open(f"/storage/v1/b/{self.name}/o/{quoted}?alt=media") as answer:
-                say(f"Downloading {name} ({(answer.length or 0) >> 20} MB)")
-                with open(path, "wb") as file:
-                    shutil.copyfileobj(answer, file, 1 << 20)
-                if answer.length:  # `read` does not complain
-                    raise ConnectionError(f"{answer.length} bytes are missing")
-            return True
-
-        return self._repeat(transfer)
-
-    def put(self, name: str, data: BinaryIO, size: int) -> dict[str, Any]:
-        """Upload an object, which appears when it is complete; return its description."""
-        found: dict[str, Any] = {}
-
-        def transfer() -> bool:
-            data.seek(0)
-            with self._open(self.upload_path(name), data, size) as answer:
-                found.update(json.load(answer))
-            return True
-
-        if not self._repeat(transfer):
-            raise RuntimeError(f"There is no bucket gs://{self.name}")
-        return found
 
     def upload_path(self, name: str) -> str:
         """Return the path of a request that uploads an object."""

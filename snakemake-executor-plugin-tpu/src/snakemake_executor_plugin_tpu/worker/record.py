@@ -4,7 +4,6 @@ It is written when the launch starts and, before the task counts as ended, when 
 """
 
 import contextlib
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +43,7 @@ class Record:
         folder, _, name = self.place["url"].rpartition("/")
         text = json.dumps({**self.about, **what}).encode()
         try:
-            return Bucket(folder, self.place["api"], pauses).put(name, io.BytesIO(text), len(text))
+            return Bucket(folder, self.place["api"], pauses).put(name, text)
         except (OSError, RuntimeError, ValueError) as error:
             self.say(f"the record of this launch could not be written ({error})")
             return {}
