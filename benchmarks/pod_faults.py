@@ -18,6 +18,7 @@ or slice went, a connection or controller was there to lose, a planned error was
 """
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -45,6 +46,7 @@ CUTS = ("cut network", "cut all networks")
 ASLEEP = ("controller asleep", "preempt while the controller sleeps")
 ENDED = "ended while the controller sleeps"  # its jobs and then, by its own idle rule, the pod
 BAD = "bad host"
+REFUSED = "403 on checkpoint writes"
 HALT = """stopping = False
 if os.path.exists(os.path.expanduser("~/bad")):
     sys.exit("RuntimeError: TPU core halted")
@@ -67,6 +69,7 @@ KINDS = (
         *ASLEEP,
         ENDED,
         BAD,
+        REFUSED,
     ),
 )
 DEADLY = ("reboot host", *PREEMPTIONS, "fill disk", "hang", BAD)  # jobs need another launch after these
@@ -96,7 +99,7 @@ class Campaign:
             # Others may use the free slices of a pool.
             kinds = [kind for kind in kinds if kind not in INTRUDERS]
             self.profile["tpu-accelerator-type"] = pod.accelerator_type
-            self.profile["tpu-pool"] = f"{pod.accelerator_type} x {len(pod.groups)}"
+            self.profile["tpu-slices"] = len(pod.groups)
         self.kinds = [kinds[number % len(kinds)] for number in range(faults)]
         self.random.shuffle(self.kinds)
         self.recoveries: dict[str, list[float]] = {kind: [] for kind in KINDS}
@@ -182,7 +185,7 @@ class Campaign:
                 time.sleep(0.05)
         finally:
             self.pod.api.key_seconds, self.pod.api.seconds_per_state = 0.0, 0.05
-            self.pod.gcs.proxy.latency = 0.0
+            self.pod.gcs.proxy.latency, self.pod.gcs.proxy.refused = 0.0, ""
         did = bool(hit) and struck is not False and not self._planned()
         self.pod.api.clear_faults()
         self.pod.gcs.proxy.failures = 0
@@ -272,6 +275,8 @@ class Campaign:
             return self._end_itself(study)
         elif kind == BAD:
             return self._break(pod.hosts[rank])
+        elif kind == REFUSED:
+            return self._refuse_checkpoints(study)
         elif kind == "GCS 500/503":
             pod.gcs.proxy.failures = 3
         else:
@@ -309,6 +314,31 @@ class Campaign:
         host.enter("rm", "-f", f"{host.home}/bad")
         self.failures += bool(running)
         return bool(running)
+
+    def _refuse_checkpoints(self, study: Study) -> bool:
+        """Refuse checkpoints for some seconds, in which no job may call a step its progress that the bucket lacks."""
+        proxy, before = self.pod.gcs.proxy, len(self.pod.gcs.proxy.uploads)
+        proxy.refused = "checkpoints"
+        time.sleep(self.random.uniform(4, 8))
+        said = self._progress()
+        published = self._steps(study)
+        proxy.refused = ""
+        for job, step in said.items():
+            assert step <= published.get(job, (0, 0))[0], f"{job} says {step}, published is {published}"
+        return bool(said) and any("checkpoints" in path for path in proxy.uploads[before:])
+
+    def _progress(self) -> dict[str, int]:
+        """Return what each running job has reported as its progress."""
+        said = {}
+        script = (
+            "for f in .snakemake-tpu/tasks/*/progress; do cat $f; echo; cat ${f%/*}/spec.json; echo; done"
+        )
+        for host in self.pod.hosts:
+            lines = host.enter("sh", "-c", f"cd {host.home} && {script}").stdout.splitlines()
+            for step, spec in zip(lines[::2], lines[1::2], strict=True):
+                if step.isdigit():  # not where there is no such file, nor while it is written
+                    said[json.loads(spec)["about"]["label"].partition("job=")[2]] = int(step)
+        return said
 
     def _preempt(self, kind: str, rank: int) -> bool | None:
         api, proxy = self.pod.api, self.pod.gcs.proxy

@@ -72,13 +72,14 @@ class GcsServer:
 class Proxy(HttpServer):
     """Forwards requests that `roles` allow and counts them by method.
 
-    The next `failures` requests fail, and every request takes `latency` seconds longer.
+    The next `failures` requests fail, every request takes `latency` seconds longer, and uploads of objects whose path
+    contains `refused` are answered by 403.
     """
 
     def __init__(self, address: str, backend_port: int):
         super().__init__((address, 0), ProxyHandler)
         self.backend = (address, backend_port)
-        self.failures, self.latency = 0, 0.0
+        self.failures, self.latency, self.refused = 0, 0.0, ""
         self.roles = {"roles/storage.objectUser"}
         self.counts: dict[str, int] = {}
         self.uploads: list[str] = []
@@ -110,6 +111,9 @@ class ProxyHandler(Handler):
         time.sleep(proxy.latency)
         if fail:
             self.answer(status, b"emulated outage", ("Content-Type", "text/plain"))
+            return
+        if proxy.refused and self.path.startswith("/upload/") and proxy.refused in self.path:
+            self._error(403, "Object is subject to bucket's retention policy and cannot be overwritten.")
             return
         try:
             needed = needed_for_storage(self.command, self.path)
