@@ -80,7 +80,7 @@ LOCAL = (
     "hang",
     BAD,
 )  # these hit one host, preemptions one slice of a pool
-LIMIT_SECONDS = 180
+LIMIT_SECONDS = 240
 FINISHED = (sys.maxsize, sys.maxsize)
 
 
@@ -291,7 +291,7 @@ class Campaign:
         self.call.signal(signal.SIGSTOP)
         for host in self.pod.hosts:
             host.drop_connections()
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 100
         while (
             now := list(self._steps(study).values()).count(FINISHED)
         ) == ended and time.monotonic() < deadline:
