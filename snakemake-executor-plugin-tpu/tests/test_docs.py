@@ -39,6 +39,22 @@ def test_a_release_names_its_repository():
     assert ".invalid/" not in urls["Repository"] or "RELEASE" not in os.environ
 
 
+@pytest.mark.skipif(not OURS[0].exists(), reason="only in the repository")
+def test_every_promise_names_tests_that_exist():
+    table = OURS[0].read_text().partition("| promise | test |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert len(table.splitlines()) > 10
+    for row in table.splitlines():
+        names, files, named_before = 0, [], False
+        for file, name in re.findall(r"([\w/]*test_\w+\.py)|`([\w.]+)`", row.split("|")[2]):
+            if file:
+                folder = ROOT.parent if "/" in file else ROOT / "tests"
+                files = [*([] if named_before else files), (folder / file).read_text()]
+            pattern = re.escape(name).replace(r"\.\.\.", r"\w*")
+            assert all(re.search(rf"^def {pattern}\(", text, re.MULTILINE) for text in files if name), row
+            names, named_before = names + 1, bool(name)
+        assert names, row
+
+
 def test_variables_of_one_host_jobs_are_documented():
     text = (ROOT / "docs" / "further.md").read_text()
     assert all(name in text for name in libtpu_variables(1, slice_of("v4-64")))
