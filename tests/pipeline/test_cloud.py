@@ -99,7 +99,7 @@ def test_the_profile_asks_for_weights_and_biases_if_asked(good, monkeypatch):
     monkeypatch.setenv("TRM_WANDB", "1")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     with pytest.raises(UserError, match="needs WANDB_API_KEY in the environment"):
-        read_profile()
+        cloud_settings()
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     with_key = read_profile()
     assert with_key.requirements == "envs/tpu/requirements.lock envs/tpu/wandb.lock"
