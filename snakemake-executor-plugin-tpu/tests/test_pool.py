@@ -120,6 +120,24 @@ def test_cancelled_and_found_jobs(place):
     play(story)
 
 
+def test_a_waiting_job_that_is_found_running_gets_the_hosts_that_it_holds(place):
+    """The pod was away while the job waited for it, in a state that is not known, say, and is the same as before."""
+
+    async def story():
+        pool = pool_of(Manager(4, up=False))
+        member = pool.members[0]
+        whole, small = place(pool, "whole", 4), place(pool, "small")
+        await settle()
+        member.allocator.take("whole", range(4))  # by the watch
+        member.manager.go.set()
+        assert await whole == ("s0", [0, 1, 2, 3])
+        assert not small.done()
+        member.allocator.release("whole")
+        assert await small == ("s0", [0])
+
+    play(story)
+
+
 def test_only_as_many_slices_start_as_there_are_jobs_for(place):
     async def story():
         managers = [Manager(2, up=False) for _ in range(4)]

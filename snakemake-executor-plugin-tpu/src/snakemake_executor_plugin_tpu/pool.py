@@ -116,8 +116,11 @@ class Pool:
         for job, hosts, future in self._queue:
             if future.done():
                 continue
-            up = [m for m in self.members if m.is_up and m not in reserved]
-            room = [(m, free) for m in up if (free := self._room(m, job, hosts))]
+            up = [m for m in self.members if m.is_up]
+            # First where it was found running: it must not wait for its own hosts.
+            room = [(m, held) for m in up if (held := m.allocator.held_by(job))]
+            up = [m for m in up if m not in reserved]
+            room = room or [(m, free) for m in up if (free := self._room(m, job, hosts))]
             if room:
                 member, free = room[0]
                 member.allocator.take(job, free)
