@@ -479,6 +479,22 @@ def test_a_task_that_stalls_is_stopped_with_its_stacks(agent):
     assert agent.run("t2", "sleep 1", stall={"seconds": 0.5, "reports": False})[-1][0]["exit"]["code"] == 0
 
 
+def test_a_rank_that_would_fail_when_another_ends_shows_its_stacks_as_well(agent):
+    program = """import os, sys, time
+folder = os.environ["TPU_TASK_FOLDER"]
+open(folder + "/requests/run-1.json", "w").write("{}")
+open(folder + "/progress", "w").write("1")
+while not os.path.exists(folder + "/stalled"):  # which makes the controller end the others
+    time.sleep(0.01)
+sys.exit("connection closed by peer")
+"""
+    limits = {"stall": {"seconds": 0.5}, "environment": {"PYTHONFAULTHANDLER": "1"}}
+    found = agent.run("t1", f"{sys.executable} -c '{program}'", **limits)
+    assert found[-1][0]["exit"]["reason"] == "stalled"
+    assert "most recent call first" in log_of(found)
+    assert "closed by peer" not in log_of(found)
+
+
 def test_every_folder_of_a_host_sees_one_claim_and_the_tasks_of_all(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "SHARED", tmp_path)
     monkeypatch.setenv("TPU_AGENT_ROOT", "/home/one/.snakemake-tpu")

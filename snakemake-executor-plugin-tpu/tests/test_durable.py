@@ -107,8 +107,9 @@ def test_a_controller_with_another_folder_is_kept_off_and_its_down_too(study):
     assert call.wait() == 0, call.output
 
 
-def test_unknown_states_are_waited_for_and_can_be_deleted(study):
-    one = study({"a": LONG})
+@pytest.mark.parametrize("hosts", [1, 4])
+def test_unknown_states_are_waited_for_and_can_be_deleted(study, hosts):
+    one = study({"a": {**LONG, "hosts": hosts}})
     call = one.start()
     call.wait_for(r"job=a 0\] step 6$")
     (node,) = one.pod.api.nodes.values()

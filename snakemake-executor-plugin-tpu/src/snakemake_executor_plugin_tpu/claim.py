@@ -50,10 +50,6 @@ class Claim:
         self.lost: PodError | None = None
         self._keeper: asyncio.Task[None] | None = None
 
-    @property
-    def is_held(self) -> bool:
-        return self._keeper is not None and self.lost is None
-
     async def take(self, worker: Worker) -> None:
         """Claim the pod through its first host; PodError names a controller that has it."""
         await self.drop()

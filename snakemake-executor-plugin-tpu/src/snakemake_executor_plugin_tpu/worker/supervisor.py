@@ -18,7 +18,7 @@ from .tasks import Lease, list_for_all, note_activity, read, root, write_atomica
 
 LIBTPU_LOCK = Path("/tmp/libtpu_lockfile")
 PR_SET_CHILD_SUBREAPER = 36
-STACKS_SECONDS = 3.0
+STACKS_SECONDS = 5.0  # in which the controller asks the other ranks
 
 
 def descendants(pid: int) -> list[int]:
@@ -199,18 +199,24 @@ class Supervisor:
     def _show_stacks(self, why: str) -> None:
         """Let the job's Python processes write their stacks to the log, which ends them.
 
-        PYTHONFAULTHANDLER handles SIGABRT even within a call that never returns; Snakemake itself is left out.
+        PYTHONFAULTHANDLER handles SIGABRT even within a call that never returns; Snakemake itself is left out. Every
+        rank is frozen first: one that lives on fails without its stacks once another has gone.
         """
-        if why == "stalled" and any((self.folder / "requests").iterdir()):
-            (self.folder / "stalled").touch()
-            self._wait(STACKS_SECONDS)  # in which the controller asks the other ranks
+        frozen = []
         for pid in descendants(os.getpid()):
             with contextlib.suppress(OSError, IndexError):
                 caught = Path(f"/proc/{pid}/status").read_text().split("SigCgt:")[1].split()[0]
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
                 if int(caught, 16) >> (signal.SIGABRT - 1) & 1 and b"snakemake_job.py" not in command:
-                    os.kill(pid, signal.SIGABRT)
-                    os.kill(pid, signal.SIGCONT)
+                    os.kill(pid, signal.SIGSTOP)
+                    frozen.append(pid)
+        if why != "stalled" or any((self.folder / "requests").iterdir()):
+            (self.folder / "stalled").touch()
+            time.sleep(STACKS_SECONDS)
+        for pid in frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGABRT)
+                os.kill(pid, signal.SIGCONT)
         self._wait(1.0)
 
     def _stop(self) -> int:
