@@ -80,15 +80,16 @@ LOCAL = (
     "hang",
     BAD,
 )  # these hit one host, preemptions one slice of a pool
-LIMIT_SECONDS = 240
 FINISHED = (sys.maxsize, sys.maxsize)
 
 
 class Campaign:
     """Runs studies and inflicts faults on them until the planned faults are used up."""
 
-    def __init__(self, pod: EmulatedPod, folder: Path, seed: int, faults: int, steps: int, only: str = ""):
-        self.pod, self.folder, self.steps = pod, folder, steps
+    def __init__(
+        self, pod: EmulatedPod, folder: Path, seed: int, faults: int, steps: int, only: str, limit: int
+    ):
+        self.pod, self.folder, self.steps, self.limit = pod, folder, steps, limit
         self.client = pod.client()  # bypasses the proxy that injects faults
         self.random = random.Random(seed)
         self.pool = len(pod.groups) > 1
@@ -176,8 +177,9 @@ class Campaign:
 
         try:
             struck = self._inflict(kind, study, rank)
+            deadline = time.monotonic() + self.limit
             while not recovered():
-                assert time.monotonic() - begin < LIMIT_SECONDS, f"{kind}: {self.call.output[-4000:]}"
+                assert time.monotonic() < deadline, f"{kind}: {self.call.output[-4000:]}"
                 time.sleep(0.05)
             while (
                 self._planned() and time.monotonic() - begin < 20
@@ -420,6 +422,7 @@ def main() -> int:
     parser.add_argument("--kinds", default="", help="only these kinds, separated by commas")
     parser.add_argument("--slices", type=int, default=1, help="a pool of this many slices with one host each")
     parser.add_argument("--steps", type=int, default=400, help="steps of 0.05 s that each job counts")
+    parser.add_argument("--limit", type=int, default=180, help="seconds to recover; more beside other work")
     args = parser.parse_args()
     if reason := why_not():
         print(f"The campaign cannot run: {reason}.", file=sys.stderr)
@@ -429,7 +432,7 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
         EmulatedPod(Path(folder) / "pod", kind, slices=args.slices, disk_mb=160) as pod,
     ):
-        campaign = Campaign(pod, Path(folder), args.seed, args.faults, args.steps, args.kinds)
+        campaign = Campaign(pod, Path(folder), args.seed, args.faults, args.steps, args.kinds, args.limit)
         try:
             campaign.run()
             print("\nEvery study finished: no retry used up, no job run twice at a time, no process left.")
