@@ -5,7 +5,7 @@
 # make test-all   every test: emulated pod, Slurm, browser, TPU backend (a second environment of 7 GB)
 # make lint       ruff, types, snakefmt, snakemake --lint, generated files
 # make schema     write the generated files, after a new experiment, task, optimiser, setting or kind of figure
-# make rehearsal  the pipeline on an emulated TPU pod, with a preemption
+# make rehearsal  the pipeline on an emulated TPU pod, with a bad host, a preemption and a hang
 # make bench      our code against baselines
 # make docs       the documentation site, into site/
 # make notebooks  Jupyter with the project's environment

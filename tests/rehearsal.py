@@ -1,18 +1,22 @@
-"""`make rehearsal`: the study on an emulated pod with a preemption, compared with a local run of the same study.
+"""`make rehearsal`: the study on an emulated pod with three faults, compared with a local run of the same study.
 
-    python -m tests.rehearsal [--dir rehearsal] [--hosts v4-64] [--study FILE]
+    python -m tests.rehearsal [--dir rehearsal] [--hosts v4-64]
 
 The hosts are real OpenSSH servers in namespaces, fake-gcs-server is the bucket, and a gRPC server speaks the TPU API.
-One run takes the whole pod, the others one host each. When the whole-pod run has a checkpoint, the pod is preempted;
-the plugin re-creates it and the run resumes. Then the results are compared with those of profiles/local.
+One run takes the whole pod, the others one host each. The first host kills what starts there until it is set aside.
+When the whole-pod run has a checkpoint, the pod is preempted; the plugin re-creates it and the run resumes. When it has
+another one, two of its ranks hang; the plugin stops them all, and the run resumes again. Then the results are compared
+with those of profiles/local.
 """
 
 import argparse
+import contextlib
 import csv
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,11 +28,17 @@ from pathlib import Path
 from statistics import fmean
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.emulator.hosts import Host
+from trm.provenance import commit_in_words
 
 ROOT = Path(__file__).parents[1]
 PREFIX = "study"
 STUDY = "study=config/rehearsal.yaml"
 FIRST_STEPS = 5
+STALL_MINUTES = 3  # also until the first checkpoint of a launch
+WHOLE = r"-d16-[^/]*p300a0-[^/]*-s0-[0-9a-f]{8}"  # as in profiles/pod/workflow.yaml
+FAULTS = ("bad host", "preemption", "hang")
+ASIDE = "w0 of pod is set aside"
 
 
 @dataclass
@@ -37,6 +47,7 @@ class Outcome:
 
     seconds: float = 0.0
     preempted_at: int = 0
+    hung_at: int = 0
     rows: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -71,21 +82,59 @@ def snakemake(folder: Path, environment: dict[str, str], log: Path, *words: str)
         ).returncode
 
 
-def preempt_once(pod: EmulatedPod, run: str, outcome: Outcome, done: threading.Event) -> None:
-    """Preempt the pod as soon as all parts of a checkpoint of the whole-pod run are in the bucket."""
-    shape = re.compile(run + r"/step-(?P<step>\d+)/part-\d+-of-(?P<parts>\d+)\.json$")
+def newest_checkpoint(pod: EmulatedPod) -> int:
+    """The newest step of the whole-pod run of which all parts are in the bucket, or 0."""
+    shape = re.compile(WHOLE + r"/step-(?P<step>\d+)/part-\d+-of-(?P<parts>\d+)\.json$")
+    names = [blob.name for blob in pod.bucket.list_blobs(prefix=f"{PREFIX}/results/checkpoints/")]
+    found = Counter((int(m["step"]), int(m["parts"])) for name in names if (m := shape.search(name)))
+    return max((step for (step, parts), count in found.items() if count == parts), default=0)
+
+
+def programs(host: Host, hosts: int, command: str = "-m trm ") -> list[int]:
+    """The trm commands on a host that belong to a job for so many hosts."""
+    found = []
+    for pid, line in host.processes().items():
+        with contextlib.suppress(OSError):
+            if command in line and f"\0TPURUN_SIZE={hosts}\0" in Path(f"/proc/{pid}/environ").read_text():
+                found.append(pid)
+    return found
+
+
+def send(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def break_host(pod: EmulatedPod, log: Path, done: threading.Event) -> None:
+    """Kill what starts on the first host, except a whole-pod job, until it is set aside."""
+    while not done.wait(0.5) and not (log.exists() and ASIDE in log.read_text(errors="replace")):
+        send(programs(pod.hosts[0], 1), signal.SIGKILL)
+
+
+def interrupt_whole_run(
+    pod: EmulatedPod, faults: tuple[str, ...], outcome: Outcome, done: threading.Event
+) -> None:
+    """Preempt the pod at the first checkpoint of the whole-pod run, and stop two of its ranks at a later one."""
     while not done.wait(0.2):
-        names = [blob.name for blob in pod.bucket.list_blobs(prefix=f"{PREFIX}/results/checkpoints/")]
-        found = Counter((int(m["step"]), int(m["parts"])) for name in names if (m := shape.search(name)))
-        complete = [step for (step, parts), count in found.items() if count == parts and step > 0]
-        if complete:
-            outcome.preempted_at = max(complete)
+        step = newest_checkpoint(pod)
+        if step > 0 and not outcome.preempted_at:
             pod.preempt()
-            return
+            outcome.preempted_at = newest_checkpoint(pod)
+        elif step > outcome.preempted_at and "hang" in faults:
+            ranks = [programs(host, len(pod.hosts)) for host in pod.hosts[1:3]]
+            if all(ranks):
+                outcome.hung_at = step
+                send([pid for pids in ranks for pid in pids], signal.SIGSTOP)
+                return
 
 
 def rehearse(
-    folder: Path, accelerator: str = "v4-64", study: Path | None = None, least_runs: int = 6
+    folder: Path,
+    accelerator: str = "v4-64",
+    study: Path | None = None,
+    least_runs: int = 6,
+    faults: tuple[str, ...] = FAULTS,
 ) -> Outcome:
     """Run the study on the emulated pod and locally, and compare; `study`: another rehearsal.yaml."""
     outcome, started = Outcome(), time.monotonic()
@@ -95,39 +144,65 @@ def rehearse(
     code = snakemake(here, {}, folder / "here.log", "--profile", "profiles/local", "--config", STUDY)
     outcome.check(code == 0, f"the study runs locally ({time.monotonic() - started:.0f} s)")
     there, done = checkout(folder / "there", study), threading.Event()
+    version = commit_in_words() or "0" * 40
     hosts_started = time.monotonic()
     # The pod's sockets need a short path.
     with tempfile.TemporaryDirectory(prefix="pod-") as short, EmulatedPod(Path(short), accelerator) as pod:
-        environment = pod.environment | {"TRM_BUCKET": f"gs://{pod.bucket.name}/{PREFIX}"}
-        whole = r"-d16-[^/]*p300a0-[^/]*-s0-[0-9a-f]{8}"  # as in profiles/pod/workflow.yaml
-        watcher = threading.Thread(target=preempt_once, args=(pod, whole, outcome, done))
-        watcher.start()
+        environment = pod.environment | {
+            "TRM_BUCKET": f"gs://{pod.bucket.name}/{PREFIX}",
+            "TRM_COMMIT": version,
+        }
+        log = folder / "there.log"
+        culprits = [threading.Thread(target=interrupt_whole_run, args=(pod, faults, outcome, done))]
+        if "bad host" in faults:
+            culprits.append(threading.Thread(target=break_host, args=(pod, log, done)))
+        for culprit in culprits:
+            culprit.start()
         try:
             count = str(len(pod.hosts))
             words = ("--profile", "profiles/pod", "--tpu-accelerator-type", accelerator)
             words += ("--jobs", count, "--resources", f"tpu_hosts={count}", "--config", f"pod_hosts={count}")
-            words += (STUDY,)
-            code = snakemake(there, environment, folder / "there.log", *words)
+            words += (STUDY, "--retries", "3", "--set-resources", f"train:stall={STALL_MINUTES}")
+            code = snakemake(there, environment, log, *words)
         finally:
             done.set()
-            watcher.join()
+            for culprit in culprits:
+                culprit.join()
         outcome.check(code == 0, f"the study runs on the pod ({time.monotonic() - hosts_started:.0f} s)")
         outcome.check(
             outcome.preempted_at > 0, f"the pod was preempted after step {outcome.preempted_at}'s checkpoint"
         )
         runs = len(list((here / "results/runs").glob("*/training.json")))
         outcome.check(runs >= least_runs, f"{runs} training runs")
-        compare(here, there, pod, (folder / "there.log").read_text(errors="replace"), outcome)
+        text = log.read_text(errors="replace")
+        check_faults(there, faults, len(pod.hosts), text, outcome)
+        compare(here, there, pod, text, outcome, version)
     outcome.seconds = time.monotonic() - started
     return outcome
 
 
-def compare(here: Path, there: Path, pod: EmulatedPod, log: str, outcome: Outcome) -> None:
+def check_faults(there: Path, faults: tuple[str, ...], hosts: int, log: str, outcome: Outcome) -> None:
+    """Check that each fault struck, was told, and cost no more than it has to."""
+    failed = re.findall(r"TPU job [^\n]*: (?:rank \d+ on )?(\w+) ended with exit code", log)
+    retries = log.count("Trying to restart job")
+    outcome.check(set(failed) <= {"w0"} and retries <= len(failed), f"{retries} retries, all of jobs on w0")
+    if "bad host" in faults:
+        outcome.check(ASIDE in log and retries >= 2, "the bad host was set aside")
+    else:
+        outcome.check(not retries, "Snakemake used no retry")
+    if "hang" in faults:
+        said = f"it made no progress for {STALL_MINUTES} minutes" in log
+        outcome.check(outcome.hung_at > 0 and said, f"a hang after step {outcome.hung_at} was noticed")
+        logs = (there / ".snakemake/tpu/logs").glob("train-*/launch-*/rank*.log")
+        shown = [path for path in logs if "most recent call first" in path.read_text(errors="replace")]
+        outcome.check(len(shown) >= hosts, f"the logs show the stacks of {len(shown)} ranks")
+
+
+def compare(here: Path, there: Path, pod: EmulatedPod, log: str, outcome: Outcome, version: str) -> None:
     """Compare the results from the pod with those of the local run."""
     for name in ("results/plots/scaling_laws.pdf", "results/plots/scaling_laws.png", "results/report.html"):
         file = there / name
         outcome.check(file.exists() and file.stat().st_size > 5000, f"{name} is on the local disk")
-    outcome.check("Trying to restart job" not in log, "Snakemake used no retry")
     resumed = [int(step) for step in re.findall(r"resumed from \S*step-0*(\d+)", log)]
     outcome.check(any(resumed), f"the log shows a resume at step {max(resumed, default=0)}")
     runs = sorted(path.parent.name for path in (here / "results/runs").glob("*/training.json"))
@@ -139,6 +214,11 @@ def compare(here: Path, there: Path, pod: EmulatedPod, log: str, outcome: Outcom
             outcome.check(False, f"{run} is in the bucket")
             continue
         training = json.loads(blob.download_as_bytes())
+        told = training["provenance"]
+        outcome.check(
+            told["commit"] == version.rstrip("+") and told["dirty"] == version.endswith("+"),
+            f"{run} names the commit that made it ({version[:8]})",
+        )
         history = pod.bucket.blob(f"{base}/history.csv").download_as_text()
         ours, theirs = losses((here / f"results/runs/{run}/history.csv").read_text()), losses(history)
         worst = max(abs(a - b) for a, b in zip(ours[:FIRST_STEPS], theirs[:FIRST_STEPS], strict=True))

@@ -1,21 +1,97 @@
-"""The whole pipeline on an emulated pod of two hosts with a preemption: the short form of `make rehearsal`."""
+"""The short form of `make rehearsal`: the whole pipeline on an emulated pod of two hosts, one of them bad at first."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import yaml
 
-from snakemake_executor_plugin_tpu.emulator import why_not
+from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.emulator.study import default_signals, until
 from tests.pipeline.conftest import ROOT
-from tests.rehearsal import rehearse
+from tests.rehearsal import PREFIX, STUDY, checkout, programs, rehearse, send
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
 
 
-@pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
-def test_a_figure_asked_for_comes_back_through_a_preemption(tmp_path):
+def short_study(folder: Path, steps: int) -> Path:
     document = yaml.safe_load((ROOT / "config/rehearsal.yaml").read_text())
     document["scales"]["rehearsal"]["seeds"] = [0]
-    document["base"]["training"]["steps"] = 100
+    document["base"]["training"]["steps"] = steps
     document["base"]["data"]["test_puzzles"] = 100
     del document["experiments"]["model_size"]
-    study = tmp_path / "rehearsal.yaml"
+    study = folder / "rehearsal.yaml"
     study.write_text(yaml.safe_dump(document, sort_keys=False))
-    outcome = rehearse(tmp_path / "rehearsal", "v4-16", study, least_runs=2)
+    return study
+
+
+def test_a_figure_asked_for_comes_back_through_a_preemption(tmp_path):
+    study = short_study(tmp_path, steps=100)
+    faults = ("bad host", "preemption")
+    outcome = rehearse(tmp_path / "rehearsal", "v4-16", study, least_runs=2, faults=faults)
     assert outcome.failures == [], "\n".join(outcome.rows)
+
+
+class Call:
+    """A call of Snakemake from a version of the study, on a pod of one host."""
+
+    def __init__(self, folder: Path, pod: EmulatedPod, version: str):
+        self.log = folder.with_name(f"{version}.log")
+        command = [sys.executable, "-m", "snakemake", "--profile", "profiles/pod", "data_size", "--jobs", "1"]
+        command += ["--tpu-accelerator-type", "v4-8", "--resources", "tpu_hosts=1"]
+        names = {"TRM_BUCKET": f"gs://{pod.bucket.name}/{PREFIX}", "TRM_COMMIT": version}
+        with default_signals(), self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--config", "pod_hosts=1", STUDY],
+                cwd=folder,
+                env=os.environ | pod.environment | names,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def says(self, words: str) -> bool:
+        text = self.log.read_text(errors="replace")
+        assert self.process.poll() is None, text
+        return words in text
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def test_a_run_of_an_earlier_recipe_is_said_and_its_result_names_what_made_it(tmp_path):
+    """A raised RECIPE_VERSION gives runs other names, so the job that still runs is none of the new call's."""
+    folder = checkout(tmp_path / "study", short_study(tmp_path, steps=20))
+    recipe = folder / "trm/study/fingerprint.py"
+
+    with tempfile.TemporaryDirectory(prefix="pod-") as short, EmulatedPod(Path(short), "v4-8") as pod:
+
+        def results() -> list[tuple[int, str, bool]]:
+            blobs = pod.bucket.list_blobs(prefix=f"{PREFIX}/results/runs/")
+            found = [json.loads(b.download_as_bytes()) for b in blobs if b.name.endswith("/training.json")]
+            return [(r["recipe_version"], r["provenance"]["commit"], r["provenance"]["dirty"]) for r in found]
+
+        def training() -> list[int]:
+            return programs(pod.hosts[0], 1, "-m trm train")
+
+        call = Call(folder, pod, "0123abc+")
+        try:
+            until(lambda: call.says("") and training())
+            send(running := training(), signal.SIGSTOP)
+            call.kill()
+            recipe.write_text(recipe.read_text().replace("RECIPE_VERSION = 1\n", "RECIPE_VERSION = 2\n"))
+            call = Call(folder, pod, "4567def")
+            until(lambda: call.says("which an earlier call started and this one does not need"))
+            assert call.says("The pod runs train-")
+            assert results() == []
+            send(running, signal.SIGCONT)
+            until(lambda: call.says("") and len(results()) > 1)
+            assert set(results()) == {(1, "0123abc", True), (2, "4567def", False)}
+        finally:
+            call.kill()
