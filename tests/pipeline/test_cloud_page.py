@@ -18,7 +18,7 @@ import yaml
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from tests.pipeline.conftest import ROOT
-from tests.rehearsal import checkout
+from tests.rehearsal import checkout, share_kernel
 
 PAGE = (ROOT / "docs" / "cloud.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
@@ -133,6 +133,7 @@ def test_every_block_of_the_page_works(tmp_path):
     home.mkdir()
     said = []
     with tempfile.TemporaryDirectory(prefix="pod-") as short, EmulatedPod(Path(short), "v4-16") as pod:
+        share_kernel(pod, tmp_path)
         pod.gcs.proxy.roles = pod.api.roles = set()
         walk = Walk(folder, pod, home)
         for block in BLOCKS:

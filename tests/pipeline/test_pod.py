@@ -14,7 +14,7 @@ import yaml
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.emulator.study import default_signals, until
 from tests.pipeline.conftest import ROOT
-from tests.rehearsal import PREFIX, STUDY, checkout, programs, rehearse, send
+from tests.rehearsal import PREFIX, STUDY, checkout, programs, rehearse, send, share_kernel
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
 
@@ -71,6 +71,7 @@ def test_a_run_of_an_earlier_recipe_is_said_and_its_result_names_what_made_it(tm
     recipe = folder / "trm/study/fingerprint.py"
 
     with tempfile.TemporaryDirectory(prefix="pod-") as short, EmulatedPod(Path(short), "v4-8") as pod:
+        share_kernel(pod, tmp_path)
 
         def results() -> list[tuple[int, str, bool]]:
             blobs = pod.bucket.list_blobs(prefix=f"{PREFIX}/results/runs/")
