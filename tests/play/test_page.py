@@ -76,7 +76,6 @@ def test_models_that_cannot_run_in_a_page_are_refused_in_one_sentence(tmp_path, 
 def test_the_report_carries_the_page_if_there_are_models(monkeypatch, tmp_path):
     report = build(ReportSpec(study="s", scale="laptop", experiments=({"name": "e", "table": "none.csv"},)))
     assert "function trmEngine" in page(report)
-    assert "function trmEngine" not in page(report, paper=True)
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
     assert "trmEngine" not in page(report)
