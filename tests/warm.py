@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from trm.pipeline.forkserver import READ_AT_IMPORT
@@ -34,9 +35,11 @@ MAX_REQUEST = 1 << 17
 
 def accepts(words: tuple[str, ...], env: Mapping[str, str]) -> bool:
     """Whether a fork runs `python WORDS` with the variables `env` besides ours as a new process would."""
-    linux = sys.platform == "linux"
+    able = (
+        sys.platform == "linux" and find_spec("snakemake") is not None
+    )  # not in the environment of the TPU backend
     return (
-        linux
+        able
         and words[0] == "-m"
         and words[1] in MODULES
         and not any(name.startswith(AT_START) for name in env)
