@@ -35,11 +35,10 @@ MAX_REQUEST = 1 << 17
 
 def accepts(words: tuple[str, ...], env: Mapping[str, str]) -> bool:
     """Whether a fork runs `python WORDS` with the variables `env` besides ours as a new process would."""
-    able = (
-        sys.platform == "linux" and find_spec("snakemake") is not None
-    )  # not in the environment of the TPU backend
+    # the environment of the TPU backend has no Snakemake
     return (
-        able
+        sys.platform == "linux"
+        and find_spec("snakemake") is not None
         and words[0] == "-m"
         and words[1] in MODULES
         and not any(name.startswith(AT_START) for name in env)
