@@ -35,10 +35,10 @@ MAX_REQUEST = 1 << 17
 
 def accepts(words: tuple[str, ...], env: Mapping[str, str]) -> bool:
     """Whether a fork runs `python WORDS` with the variables `env` besides ours as a new process would."""
-    # the environment of the TPU backend has no Snakemake
+    # the environment of the TPU backend lacks some of these libraries
     return (
         sys.platform == "linux"
-        and find_spec("snakemake") is not None
+        and find_spec("torch_xla") is None
         and words[0] == "-m"
         and words[1] in MODULES
         and not any(name.startswith(AT_START) for name in env)
