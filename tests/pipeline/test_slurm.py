@@ -4,8 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import snakemake_executor_plugin_slurm_jobstep as jobstep
 
-from tests.pipeline.conftest import ROOT
+from tests.shell import ROOT, python, run
 from trm.cli import main
 from trm.cli.train import resume_later
 from trm.pipeline import slurm, slurm_causes, slurm_executor
@@ -23,39 +21,29 @@ from trm.pipeline.slurm_executor import Executor
 
 
 @pytest.fixture
-def commands(tmp_path, monkeypatch):
-    """Return a function that makes a command print a text."""
+def script(tmp_path, monkeypatch):
+    """Return a function that makes a command of a script."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
     def make(name: str, text: str) -> None:
-        (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\necho {name} $* >> {tmp_path}/calls\n")
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
 
     return make
 
 
-def test_a_running_job_goes_back(commands, tmp_path):
-    commands("squeue", "RUNNING")
-    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\n")
-    (tmp_path / "scontrol").chmod(0o755)
-    said = []
-
-    def say(sentence):
-        assert not (tmp_path / "asked").exists(), "Slurm may have ended this process by now"
-        said.append(sentence)
-
-    requeue(say)
-    assert said == ["requeueing Slurm job 7: its next start resumes the run"]
-    assert (tmp_path / "asked").read_text() == "requeue 7\n"
+@pytest.fixture
+def commands(tmp_path, script):
+    """Return a function that makes a command print a text."""
+    return lambda name, text: script(name, f"echo '{text}'\necho {name} $* >> {tmp_path}/calls")
 
 
-def test_options_of_the_user_hide_no_jobs(commands, tmp_path, monkeypatch):
+def test_options_of_the_user_hide_no_jobs(script, monkeypatch):
     monkeypatch.setenv("SQUEUE_PARTITION", "other")
     monkeypatch.setenv("SACCT_FORMAT", "nothing")
     monkeypatch.setenv("SLURM_CONF", "kept")
-    (tmp_path / "squeue").write_text("#!/bin/sh\nenv\n")
-    (tmp_path / "squeue").chmod(0o755)
+    script("squeue", "env")
     seen = slurm.ask("squeue")[1]
     assert "SLURM_CONF=kept" in seen
     assert not any(name in seen for name in ("SQUEUE_", "SACCT_"))
@@ -78,18 +66,22 @@ def test_what_slurm_refuses_is_said(commands):
     assert "cannot be requeued (Requested operation is presently disabled)" in said[-1]
 
 
-def test_a_job_goes_back_once_slurm_answers_again(commands, tmp_path, monkeypatch):
+def test_a_running_job_goes_back_once_slurm_answers_again(script, tmp_path, monkeypatch):
     """slurmctld is away when the run stops before its time limit."""
     monkeypatch.setattr(slurm, "PAUSE", 0)
     away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-    (tmp_path / "squeue").write_text(
-        f"#!/bin/sh\ncd {tmp_path}\n[ -e asked ] && echo RUNNING && exit\ntouch asked\necho '{away}' >&2\nexit 1\n"
+    script(
+        "squeue",
+        f"cd {tmp_path}\n[ -e asked ] && echo RUNNING && exit\ntouch asked\necho '{away}' >&2\nexit 1",
     )
-    (tmp_path / "squeue").chmod(0o755)
-    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho $* > {tmp_path}/calls\n")
-    (tmp_path / "scontrol").chmod(0o755)
+    script("scontrol", f"echo $* > {tmp_path}/calls")
     said = []
-    requeue(said.append)
+
+    def say(sentence):
+        assert not (tmp_path / "calls").exists(), "Slurm may have ended this process by now"
+        said.append(sentence)
+
+    requeue(say)
     assert said == ["requeueing Slurm job 7: its next start resumes the run"]
     assert (tmp_path / "calls").read_text() == "requeue 7\n"
 
@@ -299,31 +291,26 @@ def test_a_job_that_slurm_still_has_is_taken_over(executor, commands, tmp_path, 
     assert executor._find_earlier() == ({"train.a": "7"} if found else {})
 
 
-def test_the_tasks_of_an_array_are_known_though_no_answer_came(executor, commands, tmp_path):
+def test_the_tasks_of_an_array_are_known_though_no_answer_came(executor, script, tmp_path):
     """Another thread may read the queue before sbatch returns, too."""
-    (tmp_path / "sbatch").write_text(
-        f"""#!/bin/sh
-echo "#!/bin/sh\necho '12_2|PENDING|{tmp_path}|$3'" >{tmp_path}/squeue
+    script(
+        "sbatch",
+        f"""echo "#!/bin/sh\necho '12_2|PENDING|{tmp_path}|$3'" >{tmp_path}/squeue
 chmod +x {tmp_path}/squeue
 echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2
-exit 1
-"""
+exit 1""",
     )
-    (tmp_path / "sbatch").chmod(0o755)
     assert "Socket timed out" in executor._submit([Job("a"), Job("b")])
     assert executor._find_earlier() == {"train.b": "12_2"}
 
 
-def test_a_job_whose_submission_slurm_took_late_is_not_submitted_again(executor, tmp_path, monkeypatch):
+def test_a_job_whose_submission_slurm_took_late_is_not_submitted_again(executor, script, tmp_path):
     """A slurmctld that hung answers squeue before it has dealt with the call of sbatch, which has given up."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     job = f"7|PENDING|{tmp_path}|small.train.a"
-    for name, script in (
-        ("squeue", f"echo >>asked; [ $(wc -l <asked) -lt 3 ] || echo '{job}'"),
-        ("sbatch", "echo >>tried; echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1"),
-    ):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
+    script("squeue", f"echo >>asked; [ $(wc -l <asked) -lt 3 ] || echo '{job}'")
+    script(
+        "sbatch", "echo >>tried; echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1"
+    )
     executor.run_job(Job())
     assert executor.submitted == {"a": "7"}
     assert Path("tried").read_text() == "\n"
@@ -452,10 +439,9 @@ def test_a_refusal_is_one_line_with_its_remedy(executor, problem, remedy):
     assert (info.job.restart_times > info.job.attempt - 1) is (remedy is None)
 
 
-def test_an_array_asks_for_the_memory_of_its_jobs(executor, commands, tmp_path):
+def test_an_array_asks_for_the_memory_of_its_jobs(executor, script, tmp_path):
     """The plugin adds some for its long command, even if told not to; this one travels as a script."""
-    (tmp_path / "sbatch").write_text(f"#!/bin/sh\necho $* > {tmp_path}/calls\necho 12\n")
-    (tmp_path / "sbatch").chmod(0o755)
+    script("sbatch", f"echo $* > {tmp_path}/calls\necho 12")
     executor._earlier = {}
     executor.run_array_jobs([Job("a", mem_mb=4000), Job("b", mem_mb=5000)])
     assert " --mem 5000 " in (tmp_path / "calls").read_text()
@@ -465,9 +451,7 @@ def test_the_patches_for_the_plugin_mend_its_faults(tmp_path):
     upstream = ROOT / "docs/upstream"
 
     def faults(path: Path | str) -> int:
-        environment = os.environ | {"PYTHONPATH": str(path)}
-        command = [sys.executable, upstream / "slurm.py"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        done = python(upstream / "slurm.py", env={"PYTHONPATH": str(path)}, check=True)
         return len(done.stdout.splitlines())
 
     patches = sorted(upstream.glob("slurm-*.patch"))
@@ -475,5 +459,5 @@ def test_the_patches_for_the_plugin_mend_its_faults(tmp_path):
     for source in map(Path, (slurm_executor.plugin.__file__, jobstep.__file__)):
         shutil.copytree(source.parent, tmp_path / source.parent.name)
     for path in patches:
-        subprocess.run(["patch", "-p1", "-i", path], cwd=tmp_path, check=True, capture_output=True)
+        run("patch", "-p1", "-i", path, cwd=tmp_path, check=True)
     assert faults(tmp_path) == 0
