@@ -1,17 +1,15 @@
 """Where a result says it comes from."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import trm.provenance
+from tests.shell import run
 
 
 def git(folder: Path, *words: str) -> str:
     identity = ("-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgsign=false")
-    return subprocess.run(
-        ["git", "-C", str(folder), *identity, *words], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    return run("git", "-C", folder, *identity, *words, check=True).stdout.strip()
 
 
 def test_only_the_projects_own_commit_is_named(tmp_path, monkeypatch):

@@ -72,8 +72,10 @@ def test_progress_names_the_work_on_the_first_worker_alone(trained, dataset_fold
 
 
 def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):
+    """4 steps in training; every policy takes 6, too."""
     settings = {
         "unroll": [1, 4, 6],
+        "steps": 6,
         "confident": True,
         "restarts": [1, 3],
         "step_noise": 0.5,
@@ -84,28 +86,34 @@ def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):
     document = json.loads((tmp_path / "e.json").read_text())
     assert document["evaluation"]["restarts"] == [1, 3]
     found = {(r["split"], r["policy"], r["steps"], r["restarts"]): r for r in document["results"]}
-    assert {key[1] for key in found} == {"fixed", "confident", "restarts", "majority", "oracle"}
+    assert {key[1] for key in found if key[2] == 6} == {
+        "fixed",
+        "confident",
+        "restarts",
+        "majority",
+        "oracle",
+    }
     assert {key[2] for key in found if key[1] == "fixed"} == {1, 4, 6}
     assert all(r["puzzles"] == (40 if r["split"] == "test" else 30) for r in document["results"])
     run = load_weights(trained).config
-    fixed = found["test", "fixed", 4, 1]
-    assert fixed["flops_per_puzzle"] == 4 * forward_flops(run.model, 16, 6)
+    fixed = found["test", "fixed", 6, 1]
+    assert fixed["flops_per_puzzle"] == 6 * forward_flops(run.model, 16, 6)
     assert fixed["accuracy"] > document["guess"]["uniform"]
     assert 0 < fixed["blank_accuracy"] < fixed["accuracy"]
-    assert found["test", "restarts", 4, 3]["flops_per_puzzle"] == 3 * fixed["flops_per_puzzle"]
+    assert found["test", "restarts", 6, 3]["flops_per_puzzle"] == 3 * fixed["flops_per_puzzle"]
     for policy in ("restarts", "majority", "oracle"):
-        assert found["test", policy, 4, 1]["correct"] == fixed["correct"]
-    assert found["test", "oracle", 4, 3]["correct"] >= found["test", "restarts", 4, 3]["correct"]
-    solved = {k: found["test", "restarts", 4, k]["solved_counts"] for k in (1, 3)}
+        assert found["test", policy, 6, 1]["correct"] == fixed["correct"]
+    assert found["test", "oracle", 6, 3]["correct"] >= found["test", "restarts", 6, 3]["correct"]
+    solved = {k: found["test", "restarts", 6, k]["solved_counts"] for k in (1, 3)}
     assert solved[1] == [40 - fixed["correct"], fixed["correct"]]
     assert (len(solved[3]), sum(solved[3])) == (4, 40)
-    assert sum(solved[3][1:]) == found["test", "oracle", 4, 3]["correct"]
+    assert sum(solved[3][1:]) == found["test", "oracle", 6, 3]["correct"]
     halting = document["halting"]
     assert halting["steps"] == [1, 2, 3, 4, 5, 6]
     assert halting["solved"][0] == found["test", "fixed", 1, 1]["exact_accuracy"]
     assert sum(halting["solved"]) >= found["test", "fixed", 6, 1]["exact_accuracy"]
     assert len(document["traces"]) == 4
-    assert np.shape(document["traces"][0]["steps"]) == (4, 16)
+    assert np.shape(document["traces"][0]["steps"]) == (6, 16)
     predictions = np.load(tmp_path / "p.npz")
     labels = Dataset(dataset_folder).split("test").labels
     assert (predictions["test_answers"] == labels).all(1).sum() == found["test", "fixed", 6, 1]["correct"]
@@ -114,12 +122,6 @@ def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):
 def evaluate_words(run, data, out, settings):
     words = f"evaluate --run {run} --dataset {data} --out {out} --threads 1 --evaluation"
     return [*words.split(), json.dumps(settings)]
-
-
-def test_an_evaluation_measures_as_many_puzzles_and_traces_as_it_is_told(trained, dataset_folder):
-    document = evaluation(trained, dataset_folder, test_puzzles=7, train_puzzles=5, traces=2).run()
-    assert {row["split"]: row["puzzles"] for row in document["results"]} == {"test": 7, "train": 5}
-    assert len(document["traces"]) == 2
 
 
 def test_accuracy_by_difficulty(trained, dataset_folder):
@@ -155,28 +157,13 @@ def test_bins_of_ratings_double_and_many_clue_counts_share_bins():
     assert bins.binned(lengths, blank=None)["rating"][1][:2] == [(11, 13), (14, 16)]  # of paths: equally wide
 
 
-def test_every_policy_unrolls_deeper_than_trained(trained, dataset_folder):
-    """4 steps in training, 9 here."""
-    options = {
-        "unroll": (4, 9),
-        "confident": True,
-        "restarts": (2,),
-        "start_noise": 0.5,
-        "steps": 9,
-        "traces": 1,
-    }
-    document = evaluation(trained, dataset_folder, train_puzzles=0, **options).run()
-    found = {row["policy"] for row in document["results"] if row["steps"] == 9}
-    assert found == {"fixed", "confident", "restarts", "majority", "oracle"}
-    assert len(document["traces"][0]["steps"]) == 9
-
-
-def test_the_data_set_measured_on_is_recorded(trained, tmp_path):
-    other = write_dataset(tmp_path / "other", 10, 5, 3, seed=9)
-    document = evaluation(trained, other, train_puzzles=0).run()
+def test_an_evaluation_measures_what_it_is_told_and_records_on_what(trained, tmp_path):
+    other = write_dataset(tmp_path / "other", 10, 5, 8, seed=9)
+    document = evaluation(trained, other, test_puzzles=7, train_puzzles=0, traces=2).run()
     assert document["dataset"]["name"] == "other"
     assert document["dataset"]["identity"] == "test-10-9"
-    assert document["results"][0]["puzzles"] == 3
+    assert [row["puzzles"] for row in document["results"]] == [7]
+    assert [len(trace["steps"]) for trace in document["traces"]] == [4, 4]  # as in training
 
 
 def test_validation_and_evaluation_agree(dataset_folder, tmp_path):
@@ -190,6 +177,8 @@ def test_validation_and_evaluation_agree(dataset_folder, tmp_path):
     last = found.record.rows[-1]
     assert values["accuracy"] == pytest.approx(last["eval/accuracy"], abs=1e-6)
     assert values["cross_entropy"] == pytest.approx(last["eval/cross_entropy"], rel=1e-5)
+    assert values["blank_accuracy"] == pytest.approx(last["eval/blank_accuracy"], abs=1e-6)
+    assert 0.0 <= last["eval/blank_accuracy"] < last["eval/accuracy"]  # not every cell is blank
 
 
 @pytest.mark.parametrize("slots", [8, 64])
@@ -352,14 +341,6 @@ def test_rule_aware_guess():
     assert found["rules"] > 0.25
     arc = DataConfig(task="arc", source="json", files=("x",))
     assert task_of("arc").guesses(arc, row, row) == {"uniform": None, "rules": None}
-
-
-def test_validation_counts_blank_cells_apart(dataset_folder, tmp_path):
-    found = train(config(training={"steps": 2}), dataset_folder, tmp_path)
-    row = found.record.rows[-1]
-    assert 0.0 <= row["eval/blank_accuracy"] <= 1.0
-    assert 0.0 < (found.validation[0] == 1).float().mean().item() < 1.0
-    assert row["eval/blank_accuracy"] != row["eval/accuracy"]
 
 
 def test_every_restart_and_state_has_noise_of_its_own():

@@ -9,8 +9,6 @@ from trm.storage import ABSENT, Conflict, ObjectMissing, StorageError, open_stor
 from trm.storage.cache import fetch
 from trm.study.input_files import with_checksums
 
-from .conftest import race
-
 
 def test_round_trip_of_bytes_and_files(store, tmp_path):
     store.put_bytes("a/b.txt", b"one")
@@ -98,24 +96,3 @@ def test_an_option_for_this_disk_refuses_a_bucket(tmp_path, monkeypatch, capsys)
 def test_a_file_uri_is_a_path(tmp_path):
     assert open_store(f"file://{tmp_path}/a%20b").uri == f"{tmp_path}/a b"
     assert fetch(f"file://{tmp_path}") == tmp_path
-
-
-RACER = """
-import sys
-from trm.storage import ABSENT, Conflict, open_store
-store = open_store(sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    store.put_bytes("claim", sys.argv[2].encode(), generation=ABSENT)
-    print("won")
-except Conflict:
-    print("lost")
-"""
-
-
-def test_of_two_processes_one_wins(store):
-    racers = race(RACER, store.uri, store.uri)
-    results = [racer.communicate(timeout=180)[0].strip() for racer in racers]
-    assert sorted(results) == ["lost", "won"]
-    assert store.get_bytes("claim").decode() == str(results.index("won"))
