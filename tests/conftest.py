@@ -1,6 +1,9 @@
 """What `make test` leaves out, and the line that says so."""
 
+import importlib
+import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +69,31 @@ def once(
         return folder
 
     return get
+
+
+def block(title):
+    """The code of docs/extending.md that is titled so."""
+    page = (HERE.parent / "docs/extending.md").read_text()
+    (code,) = re.findall(rf'```\w+ title="{re.escape(title)}"\n(.*?)```', page, re.DOTALL)
+    return code
+
+
+@pytest.fixture
+def printed(tmp_path, monkeypatch):
+    """Imports a printed module of a package, for one test."""
+    imported = []
+
+    def module(package, name):
+        place = importlib.import_module(package)
+        (tmp_path / f"{name}.py").write_text(block(f"{package.replace('.', '/')}/{name}.py"))
+        monkeypatch.setattr(place, "__path__", [*place.__path__, str(tmp_path)])
+        imported.append((place, name))
+        return importlib.import_module(f"{package}.{name}")
+
+    yield module
+    for place, name in imported:
+        del sys.modules[f"{place.__name__}.{name}"]
+        delattr(place, name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

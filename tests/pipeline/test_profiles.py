@@ -9,17 +9,12 @@ import pytest
 from snakemake_executor_plugin_tpu.__main__ import main
 from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 from tests.pipeline.conftest import copy_pipeline, job_stats
+from tests.pipeline.test_cloud import GOOD
 from tests.shell import ROOT, python
 from trm.backends.tpu.chips import tpu_files
 from trm.pipeline.cloud import VARIABLES
 from trm.study.text import count
 
-GOOD = {
-    "project": "my-project",
-    "zone": "us-central2-b",
-    "bucket": "gs://my-bucket/study",
-    "pod": "trm-study",
-}
 SETTINGS = {VARIABLES[name]: value for name, value in GOOD.items()}
 FIGURE = "results/plots/scaling_laws.pdf"
 
@@ -68,7 +63,7 @@ def test_pod_profile_plans_the_figure_with_few_questions_to_the_bucket(checkout,
     finally:
         server.stop()
     assert f"results/plots/scaling_laws.pdf\nReason: Missing output files: {FIGURE}" in done.stdout
-    assert "gs://my-bucket/study/results/runs/" in done.stdout
+    assert "gs://my-bucket/trm/results/runs/" in done.stdout
     # Hundreds of jobs with five objects each; what may be asked is a listing or two for each kind of folder.
     assert sum(server.proxy.counts.values()) < 40
 

@@ -62,10 +62,6 @@ def test_the_newest_one_comes_to_a_new_machine(store, tmp_path):
     assert (path / "parts/carry.bin").read_bytes() == b"carry"
 
 
-def test_an_empty_mirror_lists_nothing(store):
-    assert Mirror(store).list() == []
-
-
 @pytest.mark.parametrize(("status", "said"), [(403, "No permission to read"), (503, "Could not read")])
 def test_manifests_that_may_not_be_read_are_not_missing(broken, tmp_path, status, said):
     """LIST is allowed and GET is not: training from step 0 would go over good checkpoints."""

@@ -3,9 +3,9 @@
 import json
 import os
 
+from tests.conftest import block
 from tests.shell import ROOT, python
 from tests.training.conftest import MODEL, TRAINING
-from tests.training.test_extending import block
 
 REGISTER = """if True:
     import sys

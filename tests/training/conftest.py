@@ -1,5 +1,6 @@
 """A tiny run that trains in a fraction of a second."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,11 @@ def config(model=None, training=None, seed=0, data=None) -> RunConfig:
     """The tiny run with some fields changed."""
     sections = {"model": MODEL | (model or {}), "data": DATA | (data or {})}
     return RunConfig.model_validate(sections | {"training": TRAINING | (training or {}), "seed": seed})
+
+
+def history(root: Path) -> list[dict[str, str]]:
+    """The rows that a run has written."""
+    return list(csv.DictReader((root / "run/history.csv").read_text().splitlines()))
 
 
 def train_words(run: RunConfig, data: object, root: object, *more: str, **runtime) -> list[str]:

@@ -1,45 +1,16 @@
 """The experiment, the optimiser and the network in docs/extending.md work as they are printed there."""
 
-import importlib
-import re
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import yaml
 
 from tests.backends.supervision import supervision_step
+from tests.conftest import block
+from tests.shell import ROOT
 from trm.model.plain import PlainNetwork
 from trm.study.grid import load_study
 from trm.study.schema import ModelConfig, TrainingConfig
 from trm.training.optim import flat
-
-ROOT = Path(__file__).parents[2]
-
-
-def block(title):
-    """The code of the page that is titled so."""
-    page = (ROOT / "docs/extending.md").read_text()
-    (code,) = re.findall(rf'```\w+ title="{re.escape(title)}"\n(.*?)```', page, re.DOTALL)
-    return code
-
-
-@pytest.fixture
-def printed(tmp_path, monkeypatch):
-    """Imports a printed module of a package, for one test."""
-    imported = []
-
-    def module(package, name):
-        place = importlib.import_module(package)
-        (tmp_path / f"{name}.py").write_text(block(f"{package.replace('.', '/')}/{name}.py"))
-        monkeypatch.setattr(place, "__path__", [*place.__path__, str(tmp_path)])
-        imported.append(importlib.import_module(f"{package}.{name}"))
-        return imported[-1]
-
-    yield module
-    for found in imported:
-        del sys.modules[found.__name__]
 
 
 def test_the_printed_experiment_is_resolved(tmp_path):

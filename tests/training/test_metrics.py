@@ -1,6 +1,5 @@
 """What a run tells: every series of the list, where it goes, and the warnings that go with it."""
 
-import csv
 import os
 import signal
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.conftest import after, config, train, trainer
+from tests.training.conftest import after, config, history, train, trainer
 from trm.backends.cpu.device import CpuBackend
 from trm.backends.tpu.metrics import Use
 from trm.errors import UserError
@@ -32,11 +31,6 @@ PERF += ["compilations", "compile_seconds", "peak_memory_bytes", "peak_host_byte
 GROUPS = {"train": TRAIN, "eval": EVAL, "perf": PERF}
 SERIES = {f"{group}/{name}" for group, names in GROUPS.items() for name in names}
 """On every backend; xla adds xla/* (tests/xla). Each further process has its own peak_*_bytes/<process>."""
-
-
-def history(root: Path) -> list[dict[str, str]]:
-    """The rows that a run has written."""
-    return list(csv.DictReader((root / "run/history.csv").read_text().splitlines()))
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -1,11 +1,10 @@
-import csv
 import json
 
 import pytest
 import torch
 
 from benchmarks.baseline import EagerTrainer, EagerTRM
-from tests.training.conftest import config, first_losses, train, trainer
+from tests.training.conftest import config, first_losses, history, train, trainer
 from tests.training.test_resume import metrics
 from trm.model.parameters import initial_states, initial_weights
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
@@ -58,7 +57,7 @@ def test_equals_the_independent_trainer(dataset_folder, tmp_path):
 def test_a_run_learns_and_writes_its_files(dataset_folder, tmp_path):
     run = config(training={"steps": 60, "batch_size": 32, "lr": 3e-3})
     done = train(run, dataset_folder, tmp_path, log_every=20)
-    rows = list(csv.DictReader((tmp_path / "run" / "history.csv").read_text().splitlines()))
+    rows = history(tmp_path)
     assert [int(row["step"]) for row in rows] == [20, 30, 40, 60]
     assert float(rows[-1]["train/loss"]) < 0.8 * float(rows[0]["train/loss"])
     assert rows[0]["eval/accuracy"] == ""
@@ -96,9 +95,11 @@ def test_every_precision_trains_close_to_float32(precision, dataset_folder, tmp_
     assert rounded != exact
 
 
-def test_micro_batches_equal_the_whole_batch(dataset_folder, tmp_path):
-    whole = first_losses(config(), dataset_folder, tmp_path, 6)
-    parts = first_losses(config(training={"micro_batches": 4}), dataset_folder, tmp_path, 6, "parts")
+@pytest.mark.parametrize("data", [{}, {"hints": [0, 4]}])
+def test_micro_batches_equal_the_whole_batch(data, dataset_folder, tmp_path):
+    whole = first_losses(config(data=data), dataset_folder, tmp_path, 6)
+    split = config(training={"micro_batches": 4}, data=data)
+    parts = first_losses(split, dataset_folder, tmp_path, 6, "parts")
     assert parts == pytest.approx(whole, rel=1e-5)
 
 

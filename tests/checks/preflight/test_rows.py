@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.storage.cloud import Proxy, Server
+from tests.storage.conftest import BUCKET
 from trm.backends.cpu.device import CpuBackend
 from trm.backends.tpu.device import product_precision
 from trm.checks.preflight import machine, work
@@ -20,7 +20,6 @@ from trm.data.sampler import Sampler
 from trm.training.programs import program_of
 
 STEPS = 40
-BUCKET = "trm-preflight"
 
 
 class Tampered(CpuBackend):
@@ -130,24 +129,16 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 @pytest.fixture
-def cloud(tmp_path, monkeypatch, site):
-    """A real bucket behind a proxy that can deny; the site uses it."""
-    proxy = Proxy()
-    server = Server(tmp_path / "objects", external=proxy.url)
-    server.start()
-    proxy.target = server.url
-    server.make_bucket(BUCKET)
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+def cloud(broken, site):
+    """What stands before the bucket of the site and can deny."""
     site.bucket = f"gs://{BUCKET}/trm"
-    yield proxy
-    server.kill()
-    proxy.close()
+    return broken[1]
 
 
 def test_bucket(site, cloud):
     assert all(row.green for row in run_checks(site, CHECKS))
     cloud.answer(then=403)
-    assert "No permission to write gs://trm-preflight" in only_red(site, "bucket")
+    assert f"No permission to write gs://{BUCKET}" in only_red(site, "bucket")
 
 
 def test_the_clock_of_the_bucket(site, cloud):

@@ -1,0 +1,1 @@
+from tests.storage.conftest import broken  # noqa: F401 (a fixture)
