@@ -52,6 +52,37 @@ def test_bad_input_is_one_sentence_and_exit_code_2(words, said, capsys):
     assert error == said if said.endswith("\n") else said in error
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("data source --config { --out o", "--config is not JSON"),
+        ("data source --config [1] --out o", "--config must be a JSON object"),
+        ('data source --config {"taks":"maze"} --out o', "taks"),
+        ('data source --config {"seed":"x"} --out o', "seed"),
+        ("data source --config none.json --out o", "--config none.json cannot be read: No such file"),
+        (f"data source --config {sys.executable} --out o", "is not UTF-8 text"),
+        ("data build --config {} --source none --out o", "none/manifest.json does not exist"),
+        ("data inspect none", "none is not a folder"),
+        ("data inspect .", "is neither a data set"),
+        ("table --experiment nowhere.json --out t.csv", "--experiment nowhere.json cannot be read"),
+        ("table --experiment { --out t.csv", "--experiment is not JSON"),
+        ('table --experiment {"name":"a"} --out t.csv', "--experiment: scale: is required"),
+        ("fit --table none.csv --spec {} --out f.json", "none.csv.json does not exist"),
+        ('fit --table none.csv --spec {"x":"colour"} --out f.json', "unknown column 'colour'"),
+        ('plot --spec {"kind":"halting"} --table t.csv --out a.svg', "must end in .pdf"),
+        ('report --spec {"study":"a"} --out r.html', "--spec: scale: is required"),
+        ('plot --spec {"kind":"lav"} --table t --out p.pdf', "did you mean 'law'?"),
+    ],
+)
+def test_bad_input_writes_nothing(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 MAZES = {"task": "maze", "source": "generate", "maze_size": 8, "min_path": 14, "augmentations": 1}
 MAZES |= {"train_puzzles": 10, "validation_puzzles": 0, "test_puzzles": 4}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import shell
 from tests.pipeline.conftest import one_run
 
 ROOT = Path(__file__).parents[1]
@@ -30,16 +31,9 @@ def buildah(tmp_path_factory) -> Iterator[Callable[..., subprocess.CompletedProc
     places = (f"--root={folder}/storage", f"--runroot={folder}/run")
 
     def run(*words: object, check: bool = True) -> subprocess.CompletedProcess:
-        done = subprocess.run(
-            ["buildah", *places, *map(str, words)],
-            env=os.environ | {"BUILDAH_ISOLATION": "chroot"},  # in a container, too
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert not check or done.returncode == 0, done.stdout
-        return done
+        isolation = {"BUILDAH_ISOLATION": "chroot"}  # in a container, too
+        output = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return shell.run("buildah", *places, *words, env=isolation, check=check, timeout=None, **output)
 
     yield run
     run("rm", "--all", check=False)
@@ -56,12 +50,8 @@ def base(buildah, tmp_path_factory) -> str:
         reason = pulled.stdout.strip().splitlines()[-1]
         pytest.skip(f"{BASE} cannot be pulled ({reason}), and only root can make a base with debootstrap")
     root = tmp_path_factory.mktemp("debian") / "root"
-    made = subprocess.run(
-        ["debootstrap", "--variant=minbase", f"--include={','.join(DEBIAN)}", "bookworm", root],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    include = f"--include={','.join(DEBIAN)}"
+    made = shell.run("debootstrap", "--variant=minbase", include, "bookworm", root, timeout=None)
     if made.returncode:
         pytest.skip(f"{BASE} cannot be pulled, and debootstrap failed: {made.stdout.splitlines()[-1]}")
     for path in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from trm.cli import main
 
 
@@ -22,28 +20,6 @@ def test_from_result_files_to_a_figure(study: Path, tmp_path: Path, monkeypatch,
     assert "Error falls as a power law" in capsys.readouterr().out
     files = "f.json fit.spec.json law.json law.pdf law.png t.csv t.csv.curves.csv t.csv.json"
     assert " ".join(sorted(path.name for path in tmp_path.iterdir())) == files
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("table --experiment nowhere.json --out t.csv", "--experiment nowhere.json cannot be read"),
-        ("table --experiment { --out t.csv", "--experiment is not JSON"),
-        ('table --experiment {"name":"a"} --out t.csv', "--experiment: scale: is required"),
-        ("fit --table none.csv --spec {} --out f.json", "none.csv.json does not exist"),
-        ('fit --table none.csv --spec {"x":"colour"} --out f.json', "unknown column 'colour'"),
-        ('plot --spec {"kind":"halting"} --table t.csv --out a.svg', "must end in .pdf"),
-        ('report --spec {"study":"a"} --out r.html', "--spec: scale: is required"),
-        ('plot --spec {"kind":"lav"} --table t --out p.pdf', "did you mean 'law'?"),
-    ],
-)
-def test_bad_input_is_one_sentence(words: str, said: str, capsys, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(words.split()) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(study: Path, tmp_path: Path, capsys) -> None:

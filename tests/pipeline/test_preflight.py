@@ -8,7 +8,7 @@ import yaml
 
 from tests.pipeline.conftest import STUDY, new_project
 from tests.shell import ROOT
-from tests.storage.cloud import Server
+from tests.storage.conftest import BUCKET
 from trm.pipeline.jobs import LOCK, preflight_file
 from trm.pipeline.settings import Settings
 
@@ -60,21 +60,16 @@ def test_a_red_row_trains_nothing(tmp_path):
 
 
 @pytest.fixture
-def emulated_bucket(tmp_path, monkeypatch):
-    server = Server(tmp_path / "objects")
-    server.start()
-    server.make_bucket("pod")
+def emulated_bucket(server, monkeypatch):
     variables = {
         "STORAGE_EMULATOR_HOST": server.url,
-        "TRM_BUCKET": "gs://pod/study",
+        "TRM_BUCKET": f"gs://{BUCKET}/study",
         "TRM_ZONE": "us-central2-b",
     }
     for name in ("GOOGLE_CLOUD_PROJECT", "SNAKEMAKE_STORAGE_GCS_PROJECT"):
         variables[name] = "my-project-1"
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    yield
-    server.kill()
 
 
 @pytest.mark.parametrize("profile", ["pod", "tpu"])

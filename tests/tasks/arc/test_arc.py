@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -45,6 +45,7 @@ def identifiers(folder):
 
 @settings(max_examples=50, deadline=None)
 @given(GRIDS, st.integers(0, 20))
+@example(np.full((4, 4), 3, dtype=np.uint8), 0)  # a full canvas has no ends
 def test_encode_and_decode(grid, larger):
     height, width = grid.shape
     side = min(30, max(height, width) + larger)
