@@ -82,6 +82,15 @@ def test_an_edited_point_trains_only_itself_and_a_revert_nothing(project):
     assert project.would_run() == {}
 
 
+def test_swapped_values_are_noticed(project):
+    def swap(document):
+        model = document["base"]["model"]
+        model["halt_max_steps"], model["h_cycles"] = model["h_cycles"], model["halt_max_steps"]
+
+    project.edit(swap)
+    assert project.would_run()["train"] == 6
+
+
 def test_lost_records_and_times_evaluate_nothing_again(project):
     """Snakemake would delete the old evaluation first; --forcerun train does evaluate again."""
     shutil.rmtree(project.folder / ".snakemake")
@@ -116,8 +125,6 @@ def test_lost_data_sets_are_made_again_for_new_runs_only(project):
     assert project.would_run()["train"] == 3
     forced = project.would_run("--forcerun", "train")
     assert (forced["dataset"], forced["train"]) == (2, 9)
-    target = next((project.folder / "results/runs").iterdir()).relative_to(project.folder) / "training.json"
-    assert project.would_run(str(target), "--forcerun", str(target))["dataset"] == 1
 
 
 def test_a_change_of_style_redraws_only(project):
@@ -281,3 +288,12 @@ def test_looking_changes_nothing(project):
     os.utime(project.study_path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert project.would_run() == {}
     shutil.make_archive(str(project.folder / "plots"), "zip", project.folder / "results/plots")
+
+
+def test_a_forced_run_gets_its_data_set_again(project):
+    """A lost data set is no input of finished runs, but a forced one reads it."""
+    for folder in ("datasets", "sources"):
+        shutil.rmtree(project.folder / "results" / folder)
+    run = next((project.folder / "results/runs").iterdir()).name
+    target = f"results/runs/{run}/training.json"
+    assert project.would_run(target, "--forcerun", target)["dataset"] == 1

@@ -49,8 +49,18 @@ def results(where: str, folder: Path) -> tuple[dict, list[str]]:
 def train(
     dataset: Path | str, out: Path | str, checkpoints: Path | str, home: Path, runtime=EAGER, **more: str
 ) -> subprocess.Popen:
-    own = ("--backend", "cpu", "--out", str(out), "--checkpoints", str(checkpoints))
-    command = [sys.executable, "-u", "-m", "trm", *train_words(RUN, dataset, home, *own, **runtime)]
+    words = train_words(RUN, dataset, home, "--backend", "cpu", **runtime)
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "trm",
+        *words,
+        "--out",
+        str(out),
+        "--checkpoints",
+        str(checkpoints),
+    ]
     env = {**os.environ, "TRM_CACHE": str(home / "cache"), "TRM_LEASE_SECONDS": "3", **more}
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -164,6 +174,17 @@ def test_credentials_that_expire_on_the_way(broken, dataset, expected, tmp_path)
     assert finish(job) == 0
     assert "resumed from" in job.said  # nothing was trained twice
     assert same(results(where[0], tmp_path)[0], expected)
+
+
+def test_two_machines_that_start_one_run_at_once(dataset, expected, bucket, tmp_path):
+    homes = [tmp_path / "machine1", tmp_path / "machine2"]
+    jobs = [train(dataset, bucket("runs/tiny"), bucket("checkpoints/tiny"), home) for home in homes]
+    codes = [finish(job) for job in jobs]
+    assert 0 in codes
+    assert set(codes) <= {0, 2}  # the second may also come when the first is done
+    for job, code in zip(jobs, codes):
+        assert code == 0 or "The run tiny is being written by process" in job.said
+    assert same(results(bucket("runs/tiny"), tmp_path)[0], expected)
 
 
 def test_a_machine_that_slept_finds_its_run_taken_over(dataset, expected, bucket, tmp_path):

@@ -47,6 +47,12 @@ def test_every_part_of_the_identity_counts():
     assert len({run_name(config(**change)) for change in [{}, *changes]}) == len(changes) + 1
 
 
+def test_the_recipe_version_counts(monkeypatch):
+    before = run_name(config())
+    monkeypatch.setattr(fingerprint, "RECIPE_VERSION", fingerprint.RECIPE_VERSION + 1)
+    assert run_name(config()) != before
+
+
 def test_paths_and_unread_fields_do_not_count():
     here, there, changed = (
         run_fingerprint(config(data={"source": "csv", "files": [file], "sha256": [checksum]}))

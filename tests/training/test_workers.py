@@ -1,5 +1,6 @@
 """Several processes over gloo: the same result as one, and an end instead of a hang."""
 
+import csv
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from tests import shell
-from tests.training.conftest import config, first_losses, history, train_words
+from tests.training.conftest import config, first_losses, train_words
 from trm.backends.tpu.metrics import DUTY_CYCLE, HBM_TOTAL, HBM_USED
 from trm.backends.workers import choose_interface
 from trm.errors import UserError
@@ -98,6 +99,11 @@ def run_workers(world, task, run, data, root, environments=({}, {}, {}, {})):
             for other in processes:
                 other.kill()
     return outputs, [process.returncode for process in processes]
+
+
+def history(root):
+    """The rows of a run's history."""
+    return list(csv.DictReader((root / "run" / "history.csv").read_text().splitlines()))
 
 
 RUN = config(training={"micro_batches": 2, "puzzle_lr": 1e-2, "steps": 6})

@@ -12,6 +12,7 @@ from trm.data.pool import load_pool
 from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity, shape
 from trm.study.schema import DataConfig
+from trm.tasks.arc import arc
 from trm.tasks.arc.spec import FAMILIES
 from trm.tasks.build import build_source
 
@@ -38,6 +39,8 @@ def test_each_split_has_every_family(folder):
     assert (train.meta.seq_len, test.puzzles, train.puzzles) == (36, 5, 20)
     assert np.diff(train.puzzle_indices).tolist() == [10] * 10 + [9] * 10
     assert shape(generated()).seq_len == 36
+    hidden = {row.tobytes() for row in test.inputs}
+    assert not hidden & {row.tobytes() for row in train.inputs}
 
 
 def test_a_larger_pool_moves_no_task(tmp_path, folder):
@@ -57,6 +60,12 @@ def test_tasks_that_do_not_fit_the_canvas_are_left_out(tmp_path):
     alone.write_text(json.dumps({"train": [pair], "test": [pair]}))
     with pytest.raises(UserError, match="grids larger than data.arc_side=5: raise it"):
         build_source(arc_config([alone], arc_side=5), tmp_path / "other")
+
+
+def test_a_full_canvas_has_no_ends():
+    grid = np.full((4, 4), 3, dtype=np.uint8)
+    assert (arc.encode(grid, 4) == 5).all()
+    assert (arc.decode(arc.encode(grid, 4)) == grid).all()
 
 
 def test_the_side_is_part_of_a_data_sets_name_unless_it_is_the_official_one():
