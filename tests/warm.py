@@ -30,19 +30,25 @@ LIBRARIES = (
 )  # fmt: skip
 AT_START = (*READ_AT_IMPORT, "HOME", "MPL", "XDG_")
 """Variables that Python or a library reads when it starts."""
+OURS = dict(os.environ)
+"""Of this process before any test changed them: those of the server."""
 MAX_REQUEST = 1 << 17
 
 
 def accepts(words: tuple[str, ...], env: Mapping[str, str]) -> bool:
     """Whether a fork runs `python WORDS` with the variables `env` besides ours as a new process would."""
     # the environment of the TPU backend lacks some of these libraries
+    able = sys.platform == "linux" and find_spec("torch_xla") is None
     return (
-        sys.platform == "linux"
-        and find_spec("torch_xla") is None
+        able
         and words[0] == "-m"
         and words[1] in MODULES
-        and not any(name.startswith(AT_START) for name in env)
+        and _at_start({**os.environ, **env}) == _at_start(OURS)
     )
+
+
+def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(AT_START)}
 
 
 def run(
@@ -78,7 +84,7 @@ def _server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm"], stdin=theirs, cwd=Path(__file__).parents[1]
+            [sys.executable, "-m", "tests.warm"], stdin=theirs, cwd=Path(__file__).parents[1], env=OURS
         )
 
     def end() -> None:
