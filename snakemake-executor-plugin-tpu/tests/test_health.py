@@ -100,7 +100,7 @@ def test_a_replaced_host_is_found_by_its_other_address_or_key(tmp_path, monkeypa
     first, tried = Endpoint("10.0.0.1", "", KEYS[0]), []
     told = [first, first, first, replaced or first]
 
-    async def endpoints(trust):
+    async def endpoints():
         return [told.pop(0) if len(told) > 1 else told[0]]
 
     async def until_up(worker, patience):
