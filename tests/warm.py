@@ -1,7 +1,7 @@
 """`python -m MODULE` in forks of a process that has imported the libraries of Snakemake and of the command line.
 
-Most of a dry run is imports: three of its four CPU seconds. Nothing of this project is imported in advance, so a fork
-reads the code under test as any process does.
+Most of a dry run is imports; a fork takes about a quarter of its time. Nothing of this project is imported in advance,
+so a fork reads the code under test as any process does.
 """
 
 import atexit
