@@ -45,6 +45,9 @@ if not (3, 11) <= sys.version_info < (3, 14):
 endef
 export PYTHON_CHECK
 
+# some containers set it: thousands of short processes would compile the sources anew
+unexport PYTHONDONTWRITEBYTECODE
+
 $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt $(if $(OTHER_BUILD),again)
 	@$(PYTHON) -c "$$PYTHON_CHECK"
 	@echo "Setting up $(VENV) (about 2 GB, with CUDA 5.6 GB; one to three minutes)"

@@ -6,20 +6,37 @@ from pathlib import Path
 
 import pytest
 
+from trm.analysis.drawing import save, words_of
 from trm.analysis.quotes import quoted
 from trm.analysis.redraw import redraw, texts
 from trm.errors import UserError
+from trm.io import dump, write_text
 
 KEPT = Path(__file__).parents[2] / "docs" / "results"
 
 
-def test_every_kept_result_is_drawn(tmp_path):
-    names = {name for path in KEPT.rglob("figures.json") for name in json.loads(path.read_text())}
+def test_every_kept_result_is_drawn(tmp_path, monkeypatch):
+    """Every figure is drawn, and the first of each kind becomes files."""
+    kinds = [
+        (fields["kind"], name)
+        for path in KEPT.rglob("figures.json")
+        for name, fields in json.loads(path.read_text()).items()
+    ]
+    pictures = set(dict(reversed(kinds)).values())
+
+    def write(drawing, target):
+        if target.stem in pictures:
+            save(drawing, target)
+        else:
+            write_text(target.with_suffix(".json"), dump(words_of(drawing)))
+
+    monkeypatch.setattr("trm.analysis.redraw.save", write)
     drawn = redraw(KEPT, tmp_path)
-    assert {path.stem for path in drawn} == names
-    for path in drawn:
-        assert path.read_bytes().startswith(b"%PDF")
-        assert path.with_suffix(".png").stat().st_size > 5000
+    assert {path.stem for path in drawn} == {name for _, name in kinds}
+    assert {path.stem for path in tmp_path.glob("*.pdf")} == pictures
+    for name in pictures:
+        assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert (tmp_path / f"{name}.png").stat().st_size > 5000
     sentence = json.loads((tmp_path / "sudoku9_unroll_laptop.json").read_text())["sentence"]
     assert sentence.startswith("Exact accuracy rises from ")
     facts = {path.stem: json.loads(path.with_suffix(".json").read_text()) for path in drawn}

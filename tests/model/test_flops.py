@@ -55,17 +55,17 @@ def test_learned_positions_are_counted():
 
 
 def curriculum(steps, *stages):
-    """Training with stages (until, T, n)."""
-    keys = ("until", "h_cycles", "l_cycles")
+    """Training with stages (until, T, n, Nsup)."""
+    keys = ("until", "h_cycles", "l_cycles", "halt_max_steps")
     return TrainingConfig(steps=steps, curriculum=[dict(zip(keys, stage)) for stage in stages])
 
 
 def test_a_curriculum_is_stages_of_whole_steps():
-    training = curriculum(10, (0.25, 1, 2), (0.5, 2, 2))
-    assert recursion_stages(MLP, training) == [(3, 1, 2), (5, 2, 2), (10, 3, 6)]
+    training = curriculum(10, (0.25, 1, 2), (0.5, 2, 2, 4))
+    assert recursion_stages(MLP, training) == [(3, (1, 2, 16)), (5, (2, 2, 4)), (10, (3, 6, 16))]
     expected = sum(steps * step_flops(MLP, 81, 11, T, n) for steps, T, n in ((3, 1, 2), (2, 2, 2), (5, 3, 6)))
     assert train_flops(MLP, training, 81, 11) == pytest.approx(768 * expected)
 
 
 def test_a_stage_to_the_end_leaves_nothing_for_the_model():
-    assert recursion_stages(MLP, curriculum(7, (1.0, 1, 1))) == [(7, 1, 1)]
+    assert recursion_stages(MLP, curriculum(7, (1.0, 1, 1))) == [(7, (1, 1, 16))]

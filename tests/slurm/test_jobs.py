@@ -53,22 +53,24 @@ def test_the_documented_command_requests_what_the_run_needs(documented):
     assert not re.search(r"(?i)guess|not recommended|unable", documented.output)
 
 
-@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
-def test_a_run_that_goes_on_over_another_number_of_nodes_is_that_of_one(documented, new_study, first, then):
+def test_a_run_that_goes_on_over_other_numbers_of_nodes_is_that_of_one(documented, new_study):
     study = new_study(steps=20, checkpoint_minutes=1e-6)
     study.slow_writes()
-    process = study.start("--until", "train", "--config", f"workers={first}", f"nodes={first}")
-    study.wait(study.newest_steps, "a checkpoint")
-    process.send_signal(signal.SIGINT)
-    study.wait(lambda: process.poll() == 1, "the end of the first job")
-    (training,) = jobs_of(study, "train")
-    assert training["NumNodes"] == str(first)
-    assert training["TresPerJob"] == f"gres:gpu:{first}"
-    study.cluster.wait(lambda: study.cluster.show(training["JobId"])["JobState"] == "CANCELLED", "its end")
-    assert not study.trained()
+    for nodes in (2, 1):
+        before = study.newest_steps()
+        process = study.start("--until", "train", "--config", f"workers={nodes}", f"nodes={nodes}")
+        study.wait(lambda before=before: study.newest_steps() > before, "a newer checkpoint")
+        process.send_signal(signal.SIGINT)
+        study.wait(lambda process=process: process.poll() == 1, "the end of the job")
+        training = max(jobs_of(study, "train"), key=lambda job: int(job["JobId"]))
+        assert training["NumNodes"] == str(nodes)
+        assert training["TresPerJob"] == f"gres:gpu:{nodes}"
+        job = training["JobId"]
+        study.cluster.wait(lambda job=job: study.cluster.show(job)["JobState"] == "CANCELLED", "its end")
+        assert not study.trained()
     del study.environment["PYTHONPATH"]  # writes fast again
-    study.run("--until", "train", "--config", f"workers={then}", f"nodes={then}")
-    assert [(run["workers"], run["resumes"]) for run in study.trained()] == [(then, 1)]
+    study.run("--until", "train", "--config", "workers=2", "nodes=2")
+    assert [(run["workers"], run["resumes"]) for run in study.trained()] == [(2, 2)]
     assert losses(study) == pytest.approx(losses(documented), rel=1e-5)
 
 

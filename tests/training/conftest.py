@@ -77,7 +77,7 @@ def steps(found: Trainer, first: int, last: int) -> None:
     """Train these steps, without what a run does besides."""
     for step in range(first, last + 1):
         stage = next(stage for stage in found.stages if step <= stage.last_step)
-        found.program(found.feed.batch(step), stage.h_cycles, stage.l_cycles)
+        found.program(found.feed.batch(step), stage.recursion)
         found.record.done = step
 
 

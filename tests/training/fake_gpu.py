@@ -56,6 +56,7 @@ def steps(document: dict[str, Any], world: int, fault: str) -> None:
     from trm.backends.base import Backend, Precision, precision_of
     from trm.model.act import Rows
     from trm.study.schema import RunConfig
+    from trm.study.stages import Recursion
     from trm.study.tasks import Sizes
     from trm.training.optim import loss_scale
     from trm.training.state import TrainState
@@ -99,7 +100,7 @@ def steps(document: dict[str, Any], world: int, fault: str) -> None:
         fake.allow_non_fake_inputs = False
         with Watch():
             for _ in range(2):
-                step(batch, run.model.h_cycles, run.model.l_cycles)
+                step(batch, Recursion.of(run.model))
         assert before == [(tensor.shape, tensor.dtype, tensor.device) for tensor in state.changed_tensors()]
         assert all(tensor.device == DEVICE for tensor in [*state.changed_tensors(), state.reduce])
 

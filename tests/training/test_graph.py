@@ -10,6 +10,7 @@ from trm.backends.cuda import compiled
 from trm.backends.cuda import device as cuda
 from trm.model.plain import PlainNetwork
 from trm.study.schema import ModelConfig
+from trm.study.stages import Recursion
 from trm.training.graphed import WARM_UP_STEPS, GraphedStep
 
 RUN = {"steps": 9, "curriculum": [{"until": 0.5, "h_cycles": 1, "l_cycles": 1}]}
@@ -99,7 +100,7 @@ def test_the_hook_runs_once_a_step_between_the_halves(dataset_folder, tmp_path):
         setattr(step, name, lambda *a, call=monkey, name=name: (order.append(name), call(*a))[1])
     step.before_update = lambda: order.append("hook")
     for number in range(1, WARM_UP_STEPS + 3):
-        step(found.feed.batch(number), 2, 1)
+        step(found.feed.batch(number), Recursion(2, 1, 4))
     one, captured = ["gradients", "exchange", "hook", "update"], ["gradients", "update"]
     assert order == one * (WARM_UP_STEPS + 1) + captured + one
 

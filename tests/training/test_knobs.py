@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from tests.knobs import another
 from tests.training.conftest import config, first_losses, steps, train, trainer
@@ -146,9 +147,31 @@ def test_a_curriculum_runs_its_stages(dataset_folder, tmp_path):
     stages = ({"until": 0.25, "h_cycles": 1, "l_cycles": 1}, {"until": 0.5, "h_cycles": 1, "l_cycles": 2})
     found = trainer(config(training={"curriculum": stages}), dataset_folder, tmp_path)
     original, seen = found.program, []
-    found.program = lambda batch, h, n: (seen.append((h, n)), original(batch, h, n))
+    found.program = lambda batch, recursion: (seen.append(recursion.cycles), original(batch, recursion))
     found.run()
     assert seen == [(1, 1)] * 3 + [(1, 2)] * 3 + [(2, 1)] * 6
+
+
+@pytest.mark.parametrize("network", ["any", "plain"])
+def test_a_stage_of_fewer_supervision_steps_ends_rows_sooner(dataset_folder, tmp_path, network):
+    stages = ({"until": 0.5, "halt_max_steps": 1}, {"until": 0.75, "halt_max_steps": 2})
+    training = {"curriculum": stages, "steps": 16, "exploration": 1.0}
+    run = config(training=training).model_copy(update={"placement": PlacementConfig(network=network)})
+    found, halted = trainer(run, dataset_folder, tmp_path), []
+    for step in range(1, 17):
+        steps(found, step, step)
+        carry = found.state.carries[0]
+        halted.append(set(carry.steps[carry.halted > 0].tolist()))
+    assert halted[:8] == [{1}] * 8
+    assert set.union(*halted[8:12]) == {2}
+    assert 2 < max(set.union(*halted[12:])) <= 4
+    assert found.feed.batch(1).minimum.max() == 0
+    assert found.feed.batch(10).minimum.max() == 2
+
+
+def test_no_stage_has_more_supervision_steps_than_the_model():
+    with pytest.raises(ValidationError, match=r"above model.halt_max_steps=4, the most of a run"):
+        config(training={"curriculum": [{"until": 0.5, "halt_max_steps": 8}]})
 
 
 def test_exploration_delays_halting_and_anneals(dataset_folder, tmp_path):

@@ -8,6 +8,7 @@ from tests.training.conftest import config, first_losses, history, train, traine
 from tests.training.test_resume import metrics
 from trm.model.parameters import initial_states, initial_weights
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
+from trm.study.stages import Recursion
 from trm.training.metrics import INDEX
 from trm.training.outputs import load_weights
 from trm.training.step import transformed
@@ -39,7 +40,7 @@ def test_equals_the_independent_trainer(dataset_folder, tmp_path):
             held = fresh
         held = [torch.where(theirs.halted.view(-1, *[1] * (f.dim() - 1)), f, h) for f, h in zip(fresh, held)]
         expected = theirs.step(held[0], held[1], held[2], batch.minimum)
-        ours.program(batch, run.model.h_cycles, run.model.l_cycles)
+        ours.program(batch, Recursion.of(run.model))
         sums, _, _ = ours._fetch()
         assert sum(sums[INDEX["lm_loss"] : INDEX["cost_loss"] + 1]) == pytest.approx(expected, rel=1e-5)
         ours.state.meter.sums.zero_()

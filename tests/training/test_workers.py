@@ -52,8 +52,8 @@ try:
         if task == "chips":
             found.backend.use = TpuMetrics().read
         original = found.program
-        def program(batch, h_cycles, l_cycles):
-            original(batch, h_cycles, l_cycles)
+        def program(batch, recursion):
+            original(batch, recursion)
             if task in ("perturb", "flip") and rank == 1 and found.record.done == 2:
                 found.state.params[3] += 1e-6
             if task == "die" and rank == 1 and found.record.done == 2:

@@ -11,6 +11,7 @@ from typing import Any
 from trm.backends.base import Backend
 from trm.backends.registry import open_backend
 from trm.study.schema import RunConfig
+from trm.study.stages import Recursion
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
 from trm.training.metrics import named_means
@@ -52,7 +53,7 @@ def train(
         batch = feed.batch(number)
         backend.synchronize()  # the metric sums set to zero below are a program of their own
         before = backend.counters().get("xla/compilations", 0)
-        step(batch, *cycles[number % len(cycles)])
+        step(batch, Recursion(*cycles[number % len(cycles)], run.model.halt_max_steps))
         compiled.append(backend.counters().get("xla/compilations", 0) - before)
         means = named_means(backend.fetch(state.meter.sums).tolist(), 1, run.training.batch_size)
         losses.append([means["train/lm_loss"], means["train/halt_loss"], means["train/grad_norm"]])

@@ -98,7 +98,7 @@ class Step(ReplayedStep):
     def __init__(self):
         self.backend, self._calls, self._replays, self._replayed = backend, Counter(), {}, False
 
-    def trace(self, batch, h_cycles, l_cycles):
+    def trace(self, batch, recursion):
         total.add_(batch)
 
 backend = XlaBackend()
@@ -107,7 +107,7 @@ program = Step()
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for call in range(8):
-        program(backend.place(torch.ones(4)), 1, 1)
+        program(backend.place(torch.ones(4)), (1, 1, 1))
     assert not caught, [str(warning.message) for warning in caught]
     total = backend.place(torch.zeros(1))  # another shape: another program
     program(backend.place(torch.ones(1)), 1, 1)

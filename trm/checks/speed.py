@@ -16,6 +16,7 @@ from trm.backends.registry import open_backend
 from trm.model.act import Rows
 from trm.study.flops import step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
+from trm.study.stages import Recursion
 from trm.study.tasks import Sizes
 from trm.study.text import flops_text
 from trm.training.programs import program_of
@@ -62,7 +63,7 @@ def training_step(
         torch.full((batch,), run.model.halt_max_steps, dtype=torch.int32),
     )
     program = TrainStep(state, originals, backend, build) if build else program_of(state, originals, backend)
-    return lambda: program(Batch(*map(backend.place, rows)), run.model.h_cycles, run.model.l_cycles), state
+    return lambda: program(Batch(*map(backend.place, rows)), Recursion.of(run.model)), state
 
 
 def measure(mixer: str, d_model: int, seconds: float = SECONDS) -> Speed:

@@ -165,9 +165,8 @@ def memory_bytes(config: RunConfig, sizes: Sizes, rows: int, itemsize: int = 2, 
     length, width = flops.tokens(model, sizes.seq_len), model.d_model
     token_inner = None if model.mixer == "attention" else flops.inner_width(model, length)
     block = Block(length, width, flops.inner_width(model, width), token_inner, model.heads)
-    applications = model.layers * max(
-        stage.l_cycles + 1 for stage in recursion_stages(model, config.training)
-    )
+    stages = recursion_stages(model, config.training)
+    applications = model.layers * max(stage.recursion.l_cycles + 1 for stage in stages)
     if kernels and block.has_kernels():
         return state + (applications + WORKING_APPLICATIONS) * block.kernel_bytes(rows)
     return state + applications * block.bytes(rows, itemsize)

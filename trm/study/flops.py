@@ -86,7 +86,7 @@ def train_flops(model: ModelConfig, training: TrainingConfig, seq_len: int, voca
     """The whole run: forward and backward of every step on the global batch, without validation."""
     total, done = 0.0, 0
     for stage in recursion_stages(model, training):
-        per_row = step_flops(model, seq_len, vocab, stage.h_cycles, stage.l_cycles)
+        per_row = step_flops(model, seq_len, vocab, *stage.recursion.cycles)
         total += (stage.last_step - done) * training.batch_size * per_row
         done = stage.last_step
     return total

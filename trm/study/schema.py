@@ -179,10 +179,12 @@ class CurriculumStage(Section):
 
     until: Fraction
     """The stage ends at this fraction of the steps."""
-    h_cycles: Count
-    """T during the stage."""
-    l_cycles: Count
-    """n during the stage."""
+    h_cycles: Count | None = None
+    """T during the stage; null: the model's."""
+    l_cycles: Count | None = None
+    """n during the stage; null: the model's."""
+    halt_max_steps: Count | None = None
+    """Nsup during the stage, at most the model's; null: the model's."""
 
 
 class TrainingConfig(Section):
@@ -239,7 +241,7 @@ class TrainingConfig(Section):
     step_noise: NonNegative = 0.0
     """Standard deviation of the normal noise on the latent state after every supervision step; on a CPU only."""
     curriculum: tuple[CurriculumStage, ...] = ()
-    """Recursion curriculum: stages with other (T, n) before the model's own apply; each is a static program."""
+    """Recursion curriculum: stages with other (T, n, Nsup) before the model's own apply; each is a static program."""
     snapshots: Whole = 0
     """Weight snapshots, evenly spaced over the last half of the steps, for averaging (arXiv 1803.05407)."""
     init_from: str | None = None
@@ -291,6 +293,11 @@ class RunConfig(Section):
         for name, stages in curricula.items():
             if any(a.until >= b.until for a, b in pairwise(stages)):
                 raise ValueError(f"{name}.curriculum: the stages' `until` must increase")
+        if any((stage.halt_max_steps or 0) > model.halt_max_steps for stage in training.curriculum):
+            raise ValueError(
+                f"training.curriculum: a stage's halt_max_steps is above model.halt_max_steps={model.halt_max_steps}, "
+                "the most of a run"
+            )
         if data.clues_min > data.clues_max:
             raise ValueError(f"data.clues_min={data.clues_min} is above data.clues_max={data.clues_max}")
         if placement.average == "first" and not training.ema:

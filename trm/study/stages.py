@@ -2,19 +2,36 @@
 
 from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from trm.study.schema import CurriculumStage, DataConfig, DataStage, ModelConfig, TrainingConfig
 
 AnyStage = TypeVar("AnyStage", CurriculumStage, DataStage)
 
 
-class Stage(NamedTuple):
-    """Steps up to `last_step` (counted from 1) use `h_cycles` rounds of `l_cycles` latent updates."""
+class Recursion(NamedTuple):
+    """T rounds of n latent updates in each supervision step, and at most Nsup steps of a row."""
 
-    last_step: int
     h_cycles: int
     l_cycles: int
+    halt_max_steps: int
+
+    @property
+    def cycles(self) -> tuple[int, int]:
+        """(T, n)."""
+        return self[:2]
+
+    @classmethod
+    def of(cls, model: ModelConfig, stage: CurriculumStage | None = None) -> Self:
+        """What a stage says, and otherwise the model."""
+        return cls(*(getattr(stage, name, None) or getattr(model, name) for name in cls._fields))
+
+
+class Stage(NamedTuple):
+    """How the steps up to `last_step` (counted from 1) recur."""
+
+    last_step: int
+    recursion: Recursion
 
 
 class DrawStage(NamedTuple):
@@ -31,11 +48,9 @@ def last_step(until: float, steps: int) -> int:
 
 
 def recursion_stages(model: ModelConfig, training: TrainingConfig) -> list[Stage]:
-    """The recursion's (T, n) over the run: the curriculum's stages, then the model's own until the end."""
-    return [
-        Stage(last, (stage or model).h_cycles, (stage or model).l_cycles)
-        for last, stage in _spans(training.curriculum, training.steps)
-    ]
+    """The recursion over the run: the curriculum's stages, then the model's own until the end."""
+    spans = _spans(training.curriculum, training.steps)
+    return [Stage(last, Recursion.of(model, stage)) for last, stage in spans]
 
 
 def draw_stages(data: DataConfig, steps: int) -> list[DrawStage]:

@@ -10,7 +10,7 @@ from trm.data import hints
 from trm.data.sampler import SampledRows
 from trm.model.parameters import uniform
 from trm.study.schema import RunConfig
-from trm.study.stages import draw_stages
+from trm.study.stages import draw_stages, recursion_stages
 from trm.tasks.base import HostAugmenter
 from trm.training.dataset import Dataset
 from trm.training.metrics import Clocks
@@ -42,6 +42,7 @@ class Feed:
         self._config, self._backend = config, backend
         self._sampler, self._augmenter = dataset.sampler(config)
         self._stages = draw_stages(config.data, config.training.steps)
+        self._recursion = recursion_stages(config.model, config.training)
         self._questions = dataset.split("train").inputs if config.data.gives_hints else None
         self._count = config.training.batch_size // backend.world
         self._first = backend.worker * self._count
@@ -86,7 +87,8 @@ class Feed:
         """Exploration's minimum of this worker's rows."""
         config, training = self._config, self._config.training
         probability = exploration_at(step, training.steps, training.exploration, training.exploration_final)
-        sizes = training.batch_size, probability, config.model.halt_max_steps
+        longest = next(s.recursion.halt_max_steps for s in self._recursion if step <= s.last_step)
+        sizes = training.batch_size, probability, longest
         return exploration_minimum(config.seed, step, *sizes)[self._first : self._first + self._count]
 
     def _hints(self, steps: range, questions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

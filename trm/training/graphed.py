@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trm.backends.base import Backend
 from trm.model.act import Rows
+from trm.study.stages import Recursion
 from trm.training.state import TrainState
 from trm.training.step import AnyBatch, TrainStep
 
@@ -26,7 +27,7 @@ Capture = Callable[[Call, Call], tuple[Call, Call]]
 
 
 class GraphedStep(TrainStep):
-    """Same as `TrainStep`: its kernels are captured once for each (h_cycles, l_cycles) and then replayed.
+    """Same as `TrainStep`: its kernels are captured once for each recursion and then replayed.
 
     The step changes its state in place and reads a batch of fixed shapes, so a replay on the same memory is a step. Its
     two halves are captured separately: the sum over the workers between them is never part of a graph. The first steps
@@ -41,38 +42,37 @@ class GraphedStep(TrainStep):
     def __init__(self, state: TrainState, originals: Rows, backend: Backend, capture: Capture):
         super().__init__(state, originals, backend)
         self._capture = capture
-        self._seen: dict[tuple[int, int], int] = {}
-        self._replays: dict[tuple[int, int], tuple[Call, Call]] = {}
+        self._seen: dict[Recursion, int] = {}
+        self._replays: dict[Recursion, tuple[Call, Call]] = {}
         self._batch: AnyBatch | None = None
         self._given_up = False
 
-    def __call__(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
-        kind = (h_cycles, l_cycles)
-        if self._given_up or self._seen.get(kind, 0) < WARM_UP_STEPS:
-            self._seen[kind] = self._seen.get(kind, 0) + 1
-            super().__call__(batch, h_cycles, l_cycles)
+    def __call__(self, batch: AnyBatch, recursion: Recursion) -> None:
+        if self._given_up or self._seen.get(recursion, 0) < WARM_UP_STEPS:
+            self._seen[recursion] = self._seen.get(recursion, 0) + 1
+            super().__call__(batch, recursion)
             return
         if self._batch is None:
             self._batch = type(batch)(*(tensor.clone() for tensor in batch))
         for mine, theirs in zip(self._batch, batch, strict=True):
             mine.copy_(theirs)
-        if kind not in self._replays:
-            problem = self._record(kind, self._batch)
+        if recursion not in self._replays:
+            problem = self._record(recursion, self._batch)
             if problem:
                 self._given_up = True
                 self._replays.clear()
                 log.warning("the training step runs without a CUDA graph: %s", problem)
             return  # the step has been taken
-        gradients, update = self._replays[kind]
+        gradients, update = self._replays[recursion]
         gradients()
         self.exchange()
         update()
 
-    def _record(self, kind: tuple[int, int], batch: AnyBatch) -> str | None:
+    def _record(self, recursion: Recursion, batch: AnyBatch) -> str | None:
         """Take an eager step, capture, and compare a replay from the same state; returns a problem or None."""
         tensors, reduce = self.state.changed_tensors(), self.state.reduce
         before = [tensor.clone() for tensor in tensors]
-        self.gradients(batch, *kind)
+        self.gradients(batch, recursion)
         own = reduce.clone()
         self.exchange()
         total = reduce.clone()
@@ -84,7 +84,7 @@ class GraphedStep(TrainStep):
                 tensor.copy_(value)
 
         try:
-            gradients, update = self._capture(lambda: self.gradients(batch, *kind), self.update)
+            gradients, update = self._capture(lambda: self.gradients(batch, recursion), self.update)
             back_to(before)
             gradients()
             error = _relative(reduce, own, torch.zeros_like(own))
@@ -99,7 +99,7 @@ class GraphedStep(TrainStep):
         back_to(after)
         if not error < LARGEST_DIFFERENCE:
             return f"a replay computes other values (relative difference {error:.1e})"
-        self._replays[kind] = gradients, update
+        self._replays[recursion] = gradients, update
         return None
 
 

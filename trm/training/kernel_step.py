@@ -13,6 +13,7 @@ from trm.backends.cpu.library import address
 from trm.backends.cpu.network import Incoming, Results, Settings, Supervision
 from trm.model.act import Carry, Rows, empty_carry
 from trm.model.parameters import Rates
+from trm.study.stages import Recursion
 from trm.training.metrics import INDEX, SUMS
 from trm.training.optim import flat
 from trm.training.optim.schedule import lr_factor
@@ -29,8 +30,8 @@ class KernelStep(TrainStep):
     def __init__(self, state: TrainState, originals: Rows, backend: Backend, products: int):
         super().__init__(state, originals, backend)
         config, rows = state.config, state.local_batch // state.micro
-        training, model = config.training, config.model
-        numbers = training.batch_size, model.halt_max_steps, training.halting_cost, state.puzzles.ignore
+        training = config.training
+        numbers = training.batch_size, training.halting_cost, state.puzzles.ignore
         settings = Settings(*numbers, state.h_init, state.l_init, state.puzzle_table)
         buffers = (state.layout, state.params, state.grads)
         length, _, width = state.carries[0].z_H.shape
@@ -46,10 +47,10 @@ class KernelStep(TrainStep):
         metrics = state.step_metrics
         self._results = Results(metrics[: library.RESULTS], metrics[len(SUMS) :])
 
-    def gradients(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
-        self._supervision.prepare(l_cycles)
+    def gradients(self, batch: AnyBatch, recursion: Recursion) -> None:
+        self._supervision.prepare(recursion.l_cycles)
         self.state.reduce.zero_()
-        self._each_micro_batch(batch, h_cycles, l_cycles)
+        self._each_micro_batch(batch, recursion)
 
     @torch.no_grad()
     def update(self) -> None:
@@ -58,7 +59,7 @@ class KernelStep(TrainStep):
         self._carries = []
 
     @torch.no_grad()
-    def _micro_batch(self, k: int, slots: Carry, batch: AnyBatch, h_cycles: int, l_cycles: int) -> Carry:
+    def _micro_batch(self, k: int, slots: Carry, batch: AnyBatch, recursion: Recursion) -> Carry:
         state, following = self.state, self._spare[k]
         if isinstance(batch, RowBatch):
             incoming = Incoming(Rows(batch.inputs, batch.labels, batch.puzzle), batch.minimum)
@@ -66,11 +67,10 @@ class KernelStep(TrainStep):
             hints = (batch.order, batch.hints) if isinstance(batch, HintBatch) else None
             maps = batch.original, batch.token_map, batch.cell_map
             incoming = Incoming(self.originals, batch.minimum, maps, hints)
-        cycles = h_cycles, l_cycles
         # without a profiler it would cost 3 % of a small step
         profiling = torch._C._autograd._profiler_enabled()
         with record_function("supervision step") if profiling else nullcontext():
-            puzzle_grads, norm = self._supervision(slots, following, incoming, cycles, self._results)
+            puzzle_grads, norm = self._supervision(slots, following, incoming, recursion, self._results)
         state.local_norm.add_(norm)
         if puzzle_grads is not None:
             self._collect_puzzle(k, following.rows.puzzle, puzzle_grads)

@@ -127,7 +127,7 @@ class Trainer:
         started = time.monotonic()
         with self.signals.abandonable(self.backend.processes == 1):
             batch = self.feed.batch(self.record.done + 1)
-            self.program(batch, stage.h_cycles, stage.l_cycles)
+            self.program(batch, stage.recursion)
         self.clocks.step += time.monotonic() - started
         self.record.done += 1
         self.profile.after(self.record.done)

@@ -26,7 +26,7 @@ GRAPH_VARIABLE = "TRM_CUDA_GRAPH"
 
 
 def program_of(state: TrainState, originals: Rows, backend: Backend) -> TrainStep:
-    """The step of a run on a device: a callable of (batch, h_cycles, l_cycles) that changes `state` in place."""
+    """The step of a run on a device: a callable of (batch, recursion) that changes `state` in place."""
     if backend.name == "xla":
         from trm.training.replayed import ReplayedStep  # needs torch_xla
 

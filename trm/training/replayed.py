@@ -10,6 +10,7 @@ from trm.backends.base import Backend, switch
 from trm.backends.tpu.device import XlaBackend
 from trm.backends.tpu.replay import Replay
 from trm.model.act import Rows
+from trm.study.stages import Recursion
 from trm.training.state import TrainState
 from trm.training.step import AnyBatch, TrainStep
 
@@ -29,30 +30,30 @@ class ReplayedStep(TrainStep):
         self._replays: dict[tuple[object, ...], Replay] = {}
         self._replayed = switch(REPLAY_VARIABLE) != "0"
 
-    def __call__(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
-        before, kind = self.backend.compilations(), (type(batch), h_cycles, l_cycles)
+    def __call__(self, batch: AnyBatch, recursion: Recursion) -> None:
+        before, kind = self.backend.compilations(), (type(batch), recursion)
         if not self._replayed:
             # changes between steps (reset metrics, a loaded checkpoint) must not become part of the step's graph
             torch_xla.sync()
-            self.trace(batch, h_cycles, l_cycles)
+            self.trace(batch, recursion)
             torch_xla.sync()
         elif kind in self._replays:
             self.before_update()  # a running program cannot be stopped
             self._replays[kind].run(batch)
         else:
             tensors = [*self.state.changed_tensors(), self.state.reduce]
-            self._replays[kind] = Replay(lambda: self.trace(batch, h_cycles, l_cycles), tensors, batch)
+            self._replays[kind] = Replay(lambda: self.trace(batch, recursion), tensors, batch)
         self._calls[kind] += 1
         if self.backend.compilations() > before and self._calls[kind] > SETTLED:
             self._say_late(self._calls[kind])
 
-    def trace(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
+    def trace(self, batch: AnyBatch, recursion: Recursion) -> None:
         """Trace the step, and mark the tensors that it has changed: the carry sharded by rows, everything else
         replicated.
 
         Otherwise the partitioner may return sharded weights, which the next step's program does not accept.
         """
-        super().__call__(batch, h_cycles, l_cycles)
+        super().__call__(batch, recursion)
         every = [*self.state.row_axes(), (self.state.reduce, None)]
         axes = [(tensor, axis) for tensor, axis in every if tensor.dim()]
         changed = torch_xla._XLAC._check_tensor_need_materialization([tensor for tensor, _ in axes])

@@ -137,7 +137,7 @@ class Reporter:
         done, steps = self._record.done, self._record.done - self._step
         rate = steps * config.training.batch_size / max(1e-9, time.monotonic() - self._at)
         stage = next(stage for stage in self._stages if done <= stage.last_step)
-        flops = step_flops(config.model, puzzles.seq_len, puzzles.vocab, stage.h_cycles, stage.l_cycles)
+        flops = step_flops(config.model, puzzles.seq_len, puzzles.vocab, *stage.recursion.cycles)
         step, feed, transfer = (
             (getattr(clocks, name) - getattr(self._before, name)) / max(1, steps)
             for name in ("step", "feed", "transfer")

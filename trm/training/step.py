@@ -15,6 +15,7 @@ from trm.model.act import Carry, Rows, halt, refill, with_noise
 from trm.model.definition import Architecture
 from trm.model.losses import expected_further_steps, halting_loss, judge
 from trm.model.parameters import Layout
+from trm.study.stages import Recursion
 from trm.training.metrics import INDEX
 from trm.training.optim import flat, loss_scale, puzzle
 from trm.training.optim.schedule import lr_factor
@@ -80,7 +81,7 @@ def transformed(originals: Rows, batch: AnyBatch) -> Rows:
 
 
 class TrainStep:
-    """One supervision step of every slot, then one optimiser step: a callable of (batch, h_cycles, l_cycles)."""
+    """One supervision step of every slot, then one optimiser step: a callable of (batch, recursion)."""
 
     def __init__(
         self,
@@ -96,23 +97,23 @@ class TrainStep:
         """Called before the state changes; until then a step may be abandoned."""
         self._carries: list[Carry] = []
 
-    def __call__(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
-        self.gradients(batch, h_cycles, l_cycles)
+    def __call__(self, batch: AnyBatch, recursion: Recursion) -> None:
+        self.gradients(batch, recursion)
         self.exchange()
         self.update()
 
-    def gradients(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
+    def gradients(self, batch: AnyBatch, recursion: Recursion) -> None:
         """First half: local gradients, metrics and the next carry. Apart from the reduce buffer, no state changes."""
         self.network.prepare()
         self.state.reduce[self.state.layout.size :].zero_()
-        self._each_micro_batch(batch, h_cycles, l_cycles)
+        self._each_micro_batch(batch, recursion)
 
-    def _each_micro_batch(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
+    def _each_micro_batch(self, batch: AnyBatch, recursion: Recursion) -> None:
         rows = self.state.local_batch // self.state.micro
         self._carries = []
         for k in range(self.state.micro):
             part = type(batch)(*(tensor[k * rows : (k + 1) * rows] for tensor in batch))
-            carry = self._micro_batch(k, self._started(k, part), part, h_cycles, l_cycles)
+            carry = self._micro_batch(k, self._started(k, part), part, recursion)
             if noise := self.state.config.training.step_noise:
                 carry = carry._replace(z_L=with_noise(carry.z_L, noise, *self._key(k), 2))
             self._carries.append(carry)
@@ -151,10 +152,10 @@ class TrainStep:
                 target[name].copy_(tensor)
         self._carries = []
 
-    def _micro_batch(self, k: int, slots: Carry, batch: AnyBatch, h_cycles: int, l_cycles: int) -> Carry:
+    def _micro_batch(self, k: int, slots: Carry, batch: AnyBatch, recursion: Recursion) -> Carry:
         """Forward and backward of one micro-batch; returns its next carry."""
         state, config = self.state, self.state.config
-        training, model = config.training, config.model
+        training, longest = config.training, recursion.halt_max_steps
         with torch.no_grad():
             incoming = transformed(self.originals, batch)
             carry = refill(slots, incoming, state.h_init, state.l_init)
@@ -164,7 +165,7 @@ class TrainStep:
         if state.puzzle_table is not None:
             puzzle_BD = state.puzzle_table[rows.puzzle.long()].requires_grad_()
         z_H, z_L, logits, halt_logit = self.network(
-            carry.z_H, carry.z_L, rows.inputs, puzzle_BD, h_cycles, l_cycles
+            carry.z_H, carry.z_L, rows.inputs, puzzle_BD, *recursion.cycles
         )
         answer = judge(logits, rows.labels, state.puzzles.ignore)
         steps = carry.steps + 1
@@ -175,13 +176,13 @@ class TrainStep:
         if isinstance(batch, HintBatch):
             sums["hints"] = batch.hints.sum() / training.batch_size
         if training.halting_cost:
-            further = expected_further_steps(halt_logit, steps, model.halt_max_steps)
+            further = expected_further_steps(halt_logit, steps, longest)
             sums["cost_loss"] = training.halting_cost * further.sum() / training.batch_size
             loss = loss + sums["cost_loss"]
         (loss if state.scale is None else loss * state.scale[0]).backward()
 
         with torch.no_grad():
-            halted = halt(steps, halt_logit, batch.minimum, model.halt_max_steps)
+            halted = halt(steps, halt_logit, batch.minimum, longest)
             counted = halted * answer.valid
             sums |= {
                 "halted": counted.sum(),
@@ -190,7 +191,7 @@ class TrainStep:
                 "halt_right": (counted * ((halt_logit > 0) == (answer.exact > 0))).sum(),
                 "halt_steps": (counted * steps).sum(),
             }
-            bins = torch.arange(1, model.halt_max_steps + 1, device=steps.device, dtype=steps.dtype)
+            bins = torch.arange(1, config.model.halt_max_steps + 1, device=steps.device, dtype=steps.dtype)
             histogram = ((steps[:, None] == bins) * counted[:, None]).sum(0)
             state.step_metrics.add_(state.meter.batch(sums, histogram))
             added = state.grads if before is None else state.grads - before

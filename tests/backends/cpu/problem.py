@@ -9,6 +9,7 @@ from trm.model.act import Carry, Rows, empty_carry, halt, refill
 from trm.model.losses import expected_further_steps, halting_loss, judge
 from trm.model.parameters import Layout, architecture, initial_weights
 from trm.study.schema import ModelConfig
+from trm.study.stages import Recursion
 
 HALT_MAX, IGNORE, COST = 6, 0, 0.01
 BASE = {"d_model": 16, "heads": 2, "puzzle_tokens": 1, "h_cycles": 1, "l_cycles": 2, "expansion": 1.0}
@@ -63,7 +64,7 @@ class Problem:
 
     def by_kernel(self, products: int | None = None) -> dict[str, torch.Tensor]:
         """Next states, halt logits' consequences, metrics and gradients by name."""
-        settings = Settings(self.rows, HALT_MAX, COST, IGNORE, self.h_init, self.l_init, self.table)
+        settings = Settings(self.rows, COST, IGNORE, self.h_init, self.l_init, self.table)
         grads = torch.zeros_like(self.params)
         if products is None:
             products = products_for(self.layout.views(self.params), self.arch)
@@ -75,8 +76,8 @@ class Problem:
             grads.zero_()
             results = Results(torch.zeros(9), torch.zeros(HALT_MAX))
             step.prepare(self.model.l_cycles)
-            cycles = self.model.h_cycles, self.model.l_cycles
-            puzzle, norm = step(self.carry, following, Incoming(self.new, self.minimum), cycles, results)
+            recursion = Recursion.of(self.model)._replace(halt_max_steps=HALT_MAX)
+            puzzle, norm = step(self.carry, following, Incoming(self.new, self.minimum), recursion, results)
         found = {name: getattr(following, name) for name in ("z_H", "z_L", "steps", "halted")}
         found |= {"inputs": following.rows.inputs, "sums": results.sums, "histogram": results.histogram}
         if puzzle is not None:

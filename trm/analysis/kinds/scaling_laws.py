@@ -16,7 +16,7 @@ from trm.analysis.specs import Column, Figure, FitSpec
 from trm.analysis.words import estimate, noun, points, sentence
 from trm.errors import UserError
 
-TITLE = 36
+TITLE = 42
 """Most characters of a panel's title in one line."""
 
 
@@ -69,18 +69,20 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     chosen = [panel for panel in spec.panels if panel.best]
     cells = [chosen if panel.best else [panel] for panel in spec.panels if panel not in chosen[1:]]
     figure, axes = common.panels(len(cells), 2.85)
-    shown = []
+    shown, headings = [], []
     for letter, cell, axis in zip("abcdefghijkl", cells, axes):
         try:
             drawn = _cell(axis, cell, tables, fits)
         except UserError as error:
             words = common.wrap(str(error), 34)
             axis.text(0.5, 0.5, words, ha="center", va="center", fontsize=common.SMALL, color=common.MISSING)
-            common.heading(axis, f"{letter}  {cell[0].title or cell[0].experiment}")
+            headings.append((axis, f"{letter}  {cell[0].title or cell[0].experiment}", ""))
             axis.set_axis_off()
             continue
-        common.heading(axis, common.wrap(f"{letter}  {cell[0].title or drawn.title}", TITLE), drawn.lines)
+        title = common.wrap(f"{letter}  {cell[0].title or drawn.title}", TITLE)
+        headings.append((axis, title, drawn.lines))
         shown.append(drawn)
+    common.aligned_headings(headings)
     if not shown:
         raise UserError("no panel of scaling_laws has both its table and its fit")
     claims = [claim for drawn in shown for claim in drawn.claims]
@@ -111,7 +113,7 @@ def _law(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, Any]])
     fit = common.fit_of(fits, panel.fits()[0])
     coloured = common.with_hue(panel, table, panel.x)
     rows = law.panel(axis, coloured, table, fit)
-    lines = law.subtitle(fit, panel.x, panel.y, 46)
+    lines = law.subtitle(fit, panel.x, panel.y, 60)
     if len(fit["groups"]) == 1:
         lines += _forms(axis, fit["groups"][0], panel)
     _legend(axis, common.legend_title(coloured.hue) if coloured.hue else "")
@@ -198,8 +200,11 @@ def _optima(
 
 def _grows(claims: Sequence[Claim]) -> str:
     """The takeaway of the optima: what is known to grow with compute."""
-    grown = [f"{noun(claim.metric)} by power {estimate(claim.value)}" for claim in claims if claim.sign > 0]
-    return f"With compute grow: best {', '.join(grown)}" if grown else "No best choice is known to grow"
+    powers = {noun(c.metric): f"as compute to the power {estimate(c.value)}" for c in claims if c.sign > 0}
+    if not powers:
+        return "No best choice is known to grow"
+    (first, power), *more = powers.items()
+    return ", ".join([f"The best {first} grows {power}", *(f"{name} {rest}" for name, rest in more)])
 
 
 def _restarts(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, Any]]) -> Shown:

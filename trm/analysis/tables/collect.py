@@ -183,7 +183,7 @@ def cumulative_flops(training: Mapping[str, Any], steps: pd.Series) -> np.ndarra
     data = shape(config.data)
     done, total, knots = 0, 0.0, [(0.0, 0.0)]
     for stage in recursion_stages(config.model, config.training):
-        each = step_flops(config.model, data.seq_len, data.vocab_size, stage.h_cycles, stage.l_cycles)
+        each = step_flops(config.model, data.seq_len, data.vocab_size, *stage.recursion.cycles)
         total += each * (stage.last_step - done)
         done = stage.last_step
         knots.append((float(done), total))

@@ -15,6 +15,7 @@ from trm.model.losses import halting_loss, judge
 from trm.model.parameters import Layout, architecture, initial_weights
 from trm.model.plain import PlainNetwork
 from trm.study.schema import ModelConfig
+from trm.study.stages import Recursion
 
 log = logging.getLogger("trm")
 CELLS, VOCAB, ROWS, WIDTH = 6, 5, 3, 40  # padded to an odd number of vectors
@@ -72,15 +73,15 @@ def gradients_differ(products: int, dtype: torch.dtype, mixer: str) -> float:
     h_init, l_init = torch.randn(2, WIDTH, generator=draw).to(dtype)
     table = torch.randn(1, WIDTH, generator=draw)
 
-    settings = network.Settings(ROWS, 4, 0.0, 0, h_init, l_init, table)
+    settings = network.Settings(ROWS, 0.0, 0, h_init, l_init, table)
     step = network.Supervision(
         layout, params, grads, architecture(model, dtype), (CELLS + 1, ROWS), settings, products
     )
     carry, following = (empty_carry(CELLS + 1, WIDTH, CELLS, ROWS, dtype) for _ in range(2))
-    results = network.Results(torch.zeros(library.RESULTS), torch.zeros(4))
+    results = network.Results(torch.zeros(library.RESULTS), torch.zeros(model.halt_max_steps))
     step.prepare(model.l_cycles)
     incoming = network.Incoming(rows, torch.zeros(ROWS, dtype=torch.int32))
-    step(carry, following, incoming, (model.h_cycles, model.l_cycles), results)
+    step(carry, following, incoming, Recursion.of(model), results)
 
     plain = PlainNetwork(layout, params, exact, architecture(model, torch.float32))
     plain.prepare()

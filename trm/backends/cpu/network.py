@@ -11,6 +11,7 @@ from trm.model.act import Carry, Rows
 from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
 from trm.model.plain import PlainRounds
+from trm.study.stages import Recursion
 
 MAX_GROUP_FLOATS = 1 << 22
 """Weights of a network times groups of rows, at most: each group sums gradients of its own."""
@@ -77,7 +78,6 @@ class Settings(NamedTuple):
     """What a step needs to know of a run."""
 
     batch_size: int
-    halt_max_steps: int
     halting_cost: float
     ignore: int
     h_init: Tensor
@@ -122,7 +122,7 @@ class Supervision:
         self._kernel.prepare(self._weights, l_cycles + 1)
 
     def __call__(
-        self, carry: Carry, following: Carry, incoming: Incoming, cycles: tuple[int, int], results: Results
+        self, carry: Carry, following: Carry, incoming: Incoming, recursion: Recursion, results: Results
     ) -> tuple[Tensor | None, float]:
         """One supervision step of each row; writes the next carry into `following`.
 
@@ -138,6 +138,6 @@ class Supervision:
             order, hints, incoming.minimum, run.h_init, run.l_init, table, puzzle_grads, self._scores, *results,
         )  # fmt: skip
         symbols = maps[1].shape[1] if maps else 0
-        sizes = (self._rows, *cycles, run.halt_max_steps, run.ignore, symbols)
+        sizes = (self._rows, *recursion, run.ignore, symbols)
         job = Job(*sizes, 1 / run.batch_size, run.halting_cost, *map(address, tensors))
         return puzzle_grads, self._kernel.supervise(job, self._grads)

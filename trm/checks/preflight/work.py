@@ -17,6 +17,7 @@ from trm.checks.preflight import machine
 from trm.checks.preflight.report import Check, Site
 from trm.errors import UserError
 from trm.study.schema import DataConfig, RunConfig
+from trm.study.stages import Recursion
 from trm.tasks.build import build_dataset, build_source
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
@@ -54,7 +55,7 @@ class Trial:
 
     def step(self, number: int) -> float:
         """Train step `number` (from 1) and return its loss."""
-        self.program(self.feed.batch(number), self.run.model.h_cycles, self.run.model.l_cycles)
+        self.program(self.feed.batch(number), Recursion.of(self.run.model))
         sums = self.backend.fetch(self.state.meter.sums).tolist()
         self.state.meter.sums.zero_()
         loss = named_means(sums, 1, BATCH)["train/lm_loss"]

@@ -24,6 +24,7 @@ from trm.data.dataset import Meta, PuzzleSet, one_example_set
 from trm.evaluation.evaluate import Evaluation
 from trm.study.dataset_identity import shape
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
+from trm.study.stages import Recursion
 from trm.study.tasks import Sizes
 from trm.training.dataset import Dataset
 from trm.training.loop import Trainer
@@ -116,9 +117,9 @@ class RecordedStep(ReplayedStep):
     backend: Rehearsal
     calls = 0
 
-    def __call__(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
+    def __call__(self, batch: AnyBatch, recursion: Recursion) -> None:
         torch_xla.sync()
-        self.trace(batch, h_cycles, l_cycles)
+        self.trace(batch, recursion)
         tensors = [*self.state.changed_tensors(), self.state.reduce]
         pending = XLA._check_tensor_need_materialization(tensors)
         changed = [tensor for tensor, new in zip(tensors, pending, strict=True) if new]
