@@ -41,8 +41,10 @@ CASES: dict[str, tuple[int, float, dict[str, Any]]] = {
     "6x6": (32, 0.793e12, {
         "data": SMALL,
         "model": MODEL | {"d_model": 48, "halt_max_steps": 3, "puzzle_tokens": 0, "expansion": 1.0, "multiple": 8},
-        "training": TRAINING | {"batch_size": 32, "steps": 1200, "lr": 0.017, "lr_min_ratio": 0.3,
-                                "warmup_steps": 20, "weight_decay": 0.3},
+        "training": TRAINING | {"batch_size": 32, "steps": 706, "lr": 0.021, "lr_min_ratio": 0.1,
+                                "warmup_steps": 20, "weight_decay": 0.3, "beta1": 0.8, "start_noise": 0.05,
+                                "curriculum": [{"until": 0.1, "halt_max_steps": 1},
+                                               {"until": 0.3, "halt_max_steps": 2}]},
     }),
     "9x9": (64, 20.4e12, {
         "data": LARGE,

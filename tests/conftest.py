@@ -1,6 +1,7 @@
 """What `make test` leaves out, and the line that says so."""
 
 import importlib
+import os
 import re
 import shutil
 import sys
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from trm.io import exclusive
+
+# several processes of a test run share the processors: threads that spin take them from each other
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 HERE = Path(__file__).parent
 FULL = (
