@@ -23,7 +23,7 @@ STUDIES = {
 EQUAL_FLOPS = [
     ("tpu", "mlp_vs_attention", "MLP", "attention, FLOPs of the MLP"),
     ("tpu", "mlp_vs_attention", "maze, MLP", "maze, attention, FLOPs of the MLP"),
-    ("laptop", "curriculum", "n 1 in the first third", "fixed, FLOPs of n 1 in the first third"),
+    ("laptop", "curriculum", "1, 2, then 3", "fixed 3"),
     ("tpu", "curriculum", "(1,2) to (3,6) in the first fifth", "fixed, FLOPs of (1,2) to (3,6)"),
     ("tpu", "curriculum", "fixed", "T 2, 3, 4 in thirds"),
 ]
