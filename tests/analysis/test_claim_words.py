@@ -53,6 +53,8 @@ def test_the_answer_is_the_largest_established_difference_and_what_holds_elsewhe
     assert answer(found).startswith("Exact accuracy falls from 80.0 % with A to 70.0 % with D")
     second = "with D (−10.0 [−13.0, −7.0] points), and rises to 85.0 % with B (+5.0 [2.0, 8.0] points)."
     assert answer(found).endswith(second)
+    elsewhere = difference("open", 0.3, place="Nsup = 1")
+    assert answer([elsewhere, *found]) == answer(found)
     assert ", and to 85.0 % with B" in answer([difference("higher", 0.1, subject="D"), found[0]])
     bare = [difference("higher", 0.05, subject="B", ends=None), found[1]]
     assert answer(bare).endswith("; the other differs too.")

@@ -339,8 +339,10 @@ def _differences(group: list[Claim]) -> str:
 
 
 def _largest(known: list[Claim], crossed: list[Claim]) -> str:
-    """The largest established difference, how many others there are, whether they hold elsewhere."""
-    known = [claim for claim in known if claim.place == known[0].place and claim.pairs]
+    """The largest established difference of the first place with one, how many others there are, whether they hold
+    elsewhere."""
+    place = next((claim.place for claim in known if claim.sign), known[0].place)
+    known = [claim for claim in known if claim.place == place and claim.pairs]
     if not known:
         return "No two values share a seed: nothing is compared."
     sure = [claim for claim in known if claim.sign]
