@@ -200,11 +200,12 @@ def _optima(
 
 def _grows(claims: Sequence[Claim]) -> str:
     """The takeaway of the optima: what is known to grow with compute."""
-    powers = {noun(c.metric): f"as compute to the power {estimate(c.value)}" for c in claims if c.sign > 0}
-    if not powers:
-        return "No best choice is known to grow"
-    (first, power), *more = powers.items()
-    return ", ".join([f"The best {first} grows {power}", *(f"{name} {rest}" for name, rest in more)])
+    grown = []
+    for claim in claims:
+        if claim.sign > 0:
+            how = "with compute, by a local exponent of" if claim.against else "as compute to the power"
+            grown.append(f"{noun(claim.metric)} {'' if grown else 'grows '}{how} {estimate(claim.value)}")
+    return f"The best {', '.join(grown)}" if grown else "No best choice is known to grow"
 
 
 def _restarts(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, Any]]) -> Shown:
