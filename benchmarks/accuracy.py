@@ -49,8 +49,8 @@ CASES: dict[str, tuple[int, float, dict[str, Any]]] = {
     "9x9": (64, 20.4e12, {
         "data": LARGE,
         "model": MODEL | {"halt_max_steps": 8, "puzzle_tokens": 1, "expansion": 2.0, "multiple": 32},
-        "training": TRAINING | {"steps": 1714, "lr": 0.010, "lr_min_ratio": 0.1, "warmup_steps": 50,
-                                "weight_decay": 0.5},
+        "training": TRAINING | {"steps": 979, "lr": 0.013, "lr_min_ratio": 0.1, "warmup_steps": 50,
+                                "weight_decay": 0.5, "beta1": 0.8},
     }),
 }  # fmt: skip
 """Supervision steps of the test, training FLOPs of the laptop study's recipe, and the run."""

@@ -200,7 +200,7 @@ def _optima(
 
 def _grows(claims: Sequence[Claim]) -> str:
     """The takeaway of the optima: what is known to grow with compute."""
-    grown = []
+    grown: list[str] = []
     for claim in claims:
         if claim.sign > 0:
             how = "with compute, by a local exponent of" if claim.against else "as compute to the power"
