@@ -1,4 +1,4 @@
-"""Programs that tests run to their end."""
+"""Programs that tests run, to their end or beside them."""
 
 import os
 import subprocess
@@ -13,15 +13,16 @@ ROOT = Path(__file__).parents[1]
 
 def run(*words: object, env: dict[str, str] | None = None, check: bool = False, **options: Any):
     """A command with the variables `env` besides ours; its output is text. `check`: it must succeed."""
-    options = {
-        "capture_output": True,
-        "text": True,
-        "timeout": 600,
-        "env": os.environ | (env or {}),
-    } | options
-    done = subprocess.run([*map(str, words)], check=False, **options)
+    defaults = {"capture_output": True, "text": True, "timeout": 600, "env": os.environ | (env or {})}
+    done = subprocess.run([*map(str, words)], check=False, **defaults | options)
     assert not check or done.returncode == 0, f"{done.stdout}{done.stderr}"
     return done
+
+
+def start(*words: object, **options: Any) -> subprocess.Popen[str]:
+    """A command that goes on by itself; its output, with its errors, is text."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([*map(str, words)], **pipes | options)
 
 
 def python(

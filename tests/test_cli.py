@@ -107,7 +107,7 @@ def wrong(tmp_path_factory) -> Path:
     return root
 
 
-LAW = """'{"kind": "law", "x": "data.train_puzzles"}'"""
+LAW = '{"kind": "law", "x": "data.train_puzzles"}'
 LINES = """
 solve {GRID} --model X --steps 1
 solve X --model models/sudoku6 --steps 1
@@ -158,12 +158,7 @@ def test_what_a_command_cannot_use_is_one_sentence(line, wrong, tmp_path, monkey
     monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
     places = {"RUN": wrong / "run", "SET": wrong / "set", "POOL": wrong / "pool"}
     fixed = {"RUN": places["RUN"], "SET": places["SET"], "RUN.json": wrong / "run.json", "C": tmp_path / "c"}
-    fixed |= {
-        "O": tmp_path / "o",
-        "O.pdf": tmp_path / "o.pdf",
-        "LAW": shlex.split(LAW)[0],
-        "{GRID}": "." * 81,
-    }
+    fixed |= {"O": tmp_path / "o", "O.pdf": tmp_path / "o.pdf", "LAW": LAW, "{GRID}": "." * 81}
     fixed |= {"RUN/weights.safetensors": wrong / "run/weights.safetensors"}
     fixed |= {"TABLE": "docs/results/data_size_laptop/table.csv"}
     for thing in THINGS:

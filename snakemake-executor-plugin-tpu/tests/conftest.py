@@ -4,6 +4,7 @@ import asyncio
 import shutil
 
 import pytest
+from local_agent import Agent
 
 from snakemake_executor_plugin_tpu.capacity import Capacity
 from snakemake_executor_plugin_tpu.cloud import TpuCloud
@@ -21,6 +22,14 @@ def nothing_left():
     """Check that each test has closed its ssh connections."""
     yield
     assert not HELD
+
+
+@pytest.fixture
+def agent(tmp_path):
+    """Return an agent, and stop its tasks at the end."""
+    agent = Agent(tmp_path)
+    yield agent
+    agent.call("agent", "stop", tasks=None, grace=0)
 
 
 @pytest.fixture(scope="session")

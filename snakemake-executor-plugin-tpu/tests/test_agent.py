@@ -1,106 +1,22 @@
-"""The agent and its supervisor on this machine, called like the controller calls them over ssh."""
+"""The agent on this machine: what it starts, keeps, refuses and tells."""
 
 import ast
-import asyncio
 import fcntl
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
-import urllib.request
-from pathlib import Path
 
 import pytest
+from local_agent import PACKAGE, frames, log_of
 from test_environment import make_wheel
 
-import snakemake_executor_plugin_tpu
-from snakemake_executor_plugin_tpu import ExecutorSettings
-from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 from snakemake_executor_plugin_tpu.emulator.image import make_internet
-from snakemake_executor_plugin_tpu.launch import Launch
+from snakemake_executor_plugin_tpu.emulator.study import until
 from snakemake_executor_plugin_tpu.pod import content_name, pack
 from snakemake_executor_plugin_tpu.worker import agent as agent_module
 from snakemake_executor_plugin_tpu.worker import claim, tasks, tpurun
-from snakemake_executor_plugin_tpu.worker.agent import MAGIC
 from snakemake_executor_plugin_tpu.worker.supervisor import clear_libtpu_lock
 from snakemake_executor_plugin_tpu.worker.tpurun import exported, rank_variables
-
-PACKAGE = Path(snakemake_executor_plugin_tpu.__file__).parent
-
-
-class Agent:
-    """Calls the agent with its own folder."""
-
-    def __init__(self, root: Path):
-        self.root = root
-        (root / "tasks").mkdir()
-        (root / "sources").mkdir()
-
-    environment: dict[str, str] = {}
-
-    def open(self, *words: str) -> subprocess.Popen:
-        return subprocess.Popen(
-            [sys.executable, "-m", f"worker.{words[0]}", *words[1:]],
-            cwd=PACKAGE,
-            env={**os.environ, "TPU_AGENT_ROOT": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
-            | self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-
-    def call(self, *words: str, **request) -> list[tuple[dict, bytes]]:
-        """Send a request and return the frames of the answer."""
-        with self.open(*words) as process:
-            output, _ = process.communicate(json.dumps(request).encode() + b"\n", timeout=180)
-        return frames(output)
-
-    def run(self, name: str, command: str, **spec) -> list[tuple[dict, bytes]]:
-        """Follow a task to its end."""
-        with self.open("agent", "follow") as process:
-            process.stdin.write(
-                json.dumps({"task": name, "spec": self.spec(command, **spec)}).encode() + b"\n"
-            )
-            process.stdin.flush()
-            output = process.stdout.read()
-        return frames(output)
-
-    def spec(self, command: str, **spec) -> dict:
-        return {"argv": ["/bin/bash", "-c", command], "lease": 60, "grace": 5, **spec}
-
-    def folder(self, name: str) -> Path:
-        return self.root / "tasks" / name
-
-
-def frames(output: bytes) -> list[tuple[dict, bytes]]:
-    _, _, output = output.partition(MAGIC)
-    found = []
-    while output:
-        line, _, output = output.partition(b"\n")
-        frame = json.loads(line)
-        size = frame.get("bytes", 0)
-        found.append((frame, output[:size]))
-        output = output[size:]
-    return found
-
-
-def log_of(found) -> str:
-    return b"".join(payload for _, payload in found).decode()
-
-
-def wait_for(condition, process=None) -> None:
-    """Wait until a condition holds while `process` runs."""
-    while not condition():
-        assert process is None or process.poll() is None
-
-
-@pytest.fixture
-def agent(tmp_path):
-    """Return an agent, and stop its tasks at the end."""
-    agent = Agent(tmp_path)
-    yield agent
-    agent.call("agent", "stop", tasks=None, grace=0)
 
 
 def test_task_runs_in_a_private_folder_of_its_own(agent):
@@ -134,13 +50,7 @@ def test_task_is_started_once_and_read_from_any_byte(agent):
 
 
 def test_two_starters_make_one_task(agent):
-    both = [agent.open("agent", "follow") for _ in range(2)]
-    request = (
-        json.dumps({"task": "t1", "spec": agent.spec("echo x >> $TPU_TASK_FOLDER/count")}).encode() + b"\n"
-    )
-    for process in both:
-        process.stdin.write(request)
-        process.stdin.flush()
+    both = [agent.follow("t1", "echo x >> $TPU_TASK_FOLDER/count") for _ in range(2)]
     greetings = sorted(frames(process.stdout.read())[0][0]["hello"] for process in both)
     for process in both:
         process.stdin.close()
@@ -149,70 +59,6 @@ def test_two_starters_make_one_task(agent):
     assert greetings[-1] == "started"
     assert greetings.count("started") == 1
     assert (agent.folder("t1") / "count").read_text() == "x\n"
-
-
-def test_task_outlives_its_controller_and_escaped_processes_do_not(agent):
-    agent.call(
-        "agent",
-        "follow",
-        task="t1",
-        spec=agent.spec("setsid sleep 1000 & echo $! > $TPU_TASK_FOLDER/escaped; sleep 0.3"),
-    )
-    # Nobody follows the task, which ends nevertheless.
-    wait_for(lambda: tasks.read_exit(agent.folder("t1")))
-    escaped = int((agent.folder("t1") / "escaped").read_text())
-    assert not Path(f"/proc/{escaped}").exists()
-
-
-def test_stop_signals_once_then_kills(agent):
-    command = "trap 'echo got TERM' TERM; echo up; while true; do sleep 0.05; done"
-    agent.call("agent", "follow", task="t1", spec=agent.spec(command))
-    wait_for(lambda: "up" in (agent.folder("t1") / "log").read_text())
-    ((answer, _),) = agent.call("agent", "stop", tasks=["t1"], grace=0.5, lease=120)
-    assert answer == {"answer": {"t1": "exited"}}
-    assert (agent.folder("t1") / "log").read_text().count("got TERM") == 1
-    # Without `stop` the task would have ended by this lease.
-    assert float((agent.folder("t1") / "lease").read_text()) == 120
-    record = tasks.read_exit(agent.folder("t1"))
-    assert (record["code"], record["reason"]) == (137, "stopped")
-
-
-def test_job_that_checkpoints_on_sigterm_says_so(agent):
-    script = "import signal, sys; signal.signal(15, lambda *a: sys.exit(143)); print('up', flush=True); signal.pause()"
-    command = f'exec python3 -c "{script}"'
-    agent.call("agent", "follow", task="t1", spec=agent.spec(command))
-    wait_for(lambda: "up" in (agent.folder("t1") / "log").read_text())
-    pid = int((agent.folder("t1") / "pid").read_text())
-    os.kill(pid, signal.SIGTERM)  # the worker is shut down
-    wait_for(lambda: tasks.read_exit(agent.folder("t1")))
-    record = tasks.read_exit(agent.folder("t1"))
-    assert (record["code"], record["reason"]) == (143, "shutdown")
-
-
-def test_a_step_of_the_clock_does_not_end_a_task(tmp_path):
-    """The host's clock is set forward by a day, so everything looks a day old."""
-    (tmp_path / "lease").write_text("3600")
-    lease = tasks.Lease(tmp_path)
-    assert not lease.has_expired()
-    os.utime(tmp_path / "lease", (0, time.time() - 86400))
-    assert not lease.has_expired()
-
-
-def test_lease_of_an_unattended_task_ends_it(agent):
-    agent.call("agent", "follow", task="t1", spec=agent.spec("sleep 1000", lease=0.2))
-    wait_for(lambda: tasks.read_exit(agent.folder("t1")))
-    assert tasks.read_exit(agent.folder("t1"))["reason"] == "lease"
-
-
-def test_task_whose_worker_died_has_vanished(agent):
-    agent.call("agent", "follow", task="t1", spec=agent.spec("echo $$ > $TPU_TASK_FOLDER/job; sleep 1000"))
-    wait_for(lambda: (agent.folder("t1") / "job").exists() and (agent.folder("t1") / "job").read_text())
-    os.kill(int((agent.folder("t1") / "pid").read_text()), signal.SIGKILL)
-    os.killpg(int((agent.folder("t1") / "job").read_text()), signal.SIGKILL)
-    wait_for(lambda: not tasks.is_supervised(agent.folder("t1")))
-    assert agent.call("agent", "follow", task="t1")[-1][0] == {"vanished": True}
-    ((answer, _),) = agent.call("agent", "status")
-    assert answer["answer"]["tasks"]["t1"]["state"] == "vanished"
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a\nb", "x" * 201, "a b"])
@@ -240,7 +86,7 @@ def test_sources_are_unpacked_and_cannot_leave_the_folder(agent, tmp_path):
 
 def test_remove_and_prune_spare_what_runs(agent):
     agent.run("old", "true")
-    agent.call("agent", "follow", task="live", spec=agent.spec("sleep 1000"))
+    agent.start("live", "sleep 1000")
     agent.call("agent", "remove", tasks=["old", "live"])
     assert [path.name for path in sorted((agent.root / "tasks").iterdir())] == ["live"]
     agent.run("old", "true")
@@ -250,7 +96,7 @@ def test_remove_and_prune_spare_what_runs(agent):
 
 def test_task_that_was_stopped_before_it_began_never_begins(agent):
     agent.call("agent", "stop", tasks=["late"], grace=0)
-    found = agent.call("agent", "follow", task="late", spec=agent.spec("touch $TPU_TASK_FOLDER/began"))
+    found = agent.start("late", "touch $TPU_TASK_FOLDER/began")
     assert found[0][0]["hello"] == "exited"
     assert found[-1][0]["exit"]["reason"] == "stopped"
     agent.call("agent", "remove", tasks=["late"])
@@ -291,66 +137,11 @@ def test_environment_is_built_once_for_each_lock(agent, tmp_path):
     assert "/no/python" in answer["error"]
 
 
-def test_exit_code_is_the_jobs_own_though_an_orphan_ends_with_it(agent, monkeypatch, tmp_path):
-    """`waitpid(-1)` may collect the job itself, which Popen then reports as a success."""
-    folder = agent.folder("t1")
-    for part in ("bin", "requests"):
-        (folder / part).mkdir(parents=True)
-    (folder / "log").touch()
-    (folder / "exit").write_bytes(b"\0" * tasks.EXIT_BYTES)
-    script = (
-        "import os, sys, time\n"
-        f"sys.path.insert(0, {str(PACKAGE)!r})\n"
-        "from pathlib import Path\n"
-        "from worker.supervisor import Supervisor\n"
-        "reap = Supervisor._reap\n"
-        # The supervisor looks after both have ended, the orphan first.
-        "def late(self):\n"
-        "    while not dead(): time.sleep(0.01)\n"
-        "    return reap(self)\n"
-        "def dead():\n"
-        "    children = Path(f'/proc/{os.getpid()}/task/{os.getpid()}/children').read_text().split()\n"
-        "    return all(Path('/proc', c, 'stat').read_text().rpartition(')')[2].split()[0] == 'Z' for c in children)\n"
-        "Supervisor._reap = late\n"
-        "job = ['/bin/bash', '-c', '(sleep 0.2 &); sleep 0.25; exit 3']\n"
-        f"Supervisor(Path({str(folder)!r}), {{'argv': job}}).run()\n"
-    )
-    subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "TPU_AGENT_ROOT": str(agent.root)}, check=True
-    )
-    assert tasks.read_exit(folder)["code"] == 3
-
-
-def test_long_reason_leaves_the_exit_record_readable(agent):
-    agent.run("t1", "true")
-    (agent.folder("t1") / "exit").write_bytes(b"\0" * tasks.EXIT_BYTES)
-    tasks.write_exit(
-        agent.folder("t1"), {"code": 127, "reason": "\u00e4" * 300, "started": 1.5, "ended": 2.5}
-    )
-    ((answer, _),) = agent.call("agent", "status")
-    record = answer["answer"]["tasks"]["t1"]["exit"]
-    assert record["code"] == 127
-    assert record["reason"].startswith("\u00e4" * 50)
-    (agent.folder("t1") / "exit").write_text('{"code": 1, "rea\n')
-    assert "cannot be read" in tasks.read_exit(agent.folder("t1"))["reason"]
-
-
-def test_task_that_hangs_is_ended_after_its_runtime(agent):
-    found = agent.run("t1", "trap 'echo saved; exit 143' TERM; while true; do sleep 0.05; done", runtime=0.3)
-    assert "saved" in log_of(found)
-    assert found[-1][0]["exit"]["reason"] == "runtime"
-
-
-def test_a_task_can_ask_to_be_launched_again(agent):
-    found = agent.run("t1", "touch $TPU_AGAIN_FILE; exit 75")
-    assert (found[-1][0]["exit"]["code"], found[-1][0]["exit"]["reason"]) == (75, "again")
-
-
 def test_secrets_go_with_the_job_and_scratch_with_its_folder(agent):
     secret = "s3cr3t"
     found = agent.run("t1", "echo x > $TPU_SCRATCH/copy; test -n $TOKEN", environment={"TOKEN": secret})
     assert found[-1][0]["exit"]["code"] == 0
-    wait_for(lambda: not tasks.is_supervised(agent.folder("t1")))
+    until(lambda: not tasks.is_supervised(agent.folder("t1")))
     files = [path for path in agent.root.rglob("*") if path.is_file()]
     assert not [path for path in files if secret in path.read_text(errors="replace")]
     assert (agent.folder("t1") / "scratch" / "copy").exists()
@@ -414,85 +205,6 @@ def test_a_look_at_the_owner_does_not_keep_a_controller_off(tmp_path, monkeypatc
     monkeypatch.setattr(claim.time, "sleep", lambda seconds: None)
     claim.hold({"id": "me", "patience": 0})
     assert answers == [{"answer": {"owner": None}}]
-
-
-def test_controller_that_finds_an_ended_job_of_several_hosts_takes_its_result(agent):
-    """Its requests are deleted with its secrets, but the exit code of rank 0 is kept."""
-    made = "cd $TPU_TASK_FOLDER/requests; echo '{}' > run-1.json; echo 0 > run-1.rank0"
-    agent.run("job.l1", made)
-    frames = [frame for frame, _ in agent.call("agent", "follow", task="job.l1")]
-    assert {"rank0": "run-1", "code": 0} in frames
-    assert not any("request" in frame for frame in frames)
-
-    async def play() -> set[int]:
-        launch = Launch(
-            name="job.l1",
-            workers=[None, None],
-            spec={},
-            attached=True,
-            logs=agent.root,
-            settings=ExecutorSettings(),
-            is_gone=None,
-            on_progress=None,
-            on_line=None,
-        )
-        for frame in frames:
-            launch._on_frame(frame, asyncio.get_running_loop().create_future())
-        return launch.codes
-
-    assert asyncio.run(play()) == {0}
-
-
-def test_the_end_of_a_task_is_in_the_bucket_before_it_counts(agent, tmp_path):
-    gcs = GcsServer(tmp_path / "gcs.log")
-    gcs.start()
-    try:
-        gcs.create_bucket("bbb")
-        place = {
-            "url": "gs://bbb/runs/x/.snakemake-tpu/job.json",
-            "last_words": "gs://bbb/w.json",
-            "api": gcs.url,
-        }
-        about = {"launch": 2, "fingerprint": "f"}
-        agent.run("t1", f"curl -s {gcs.url} >/dev/null; echo almost; exit 3", record=place, about=about)
-        address = f"{gcs.url}/storage/v1/b/bbb/o/runs%2Fx%2F.snakemake-tpu%2Fjob.json?alt=media"
-        with urllib.request.urlopen(address) as answer:
-            record = json.load(answer)
-        assert record.items() >= {**about, "state": "ended", "code": 3, "reason": "exited"}.items()
-        assert record["tail"] == "almost\n"
-        assert record["since"] < time.strftime("%Y-%m-%dT%H:%M:%S~", time.gmtime())
-        # A bucket that refuses costs the record and not the task.
-        gcs.proxy.roles.clear()
-        found = agent.run("t2", "exit 4", record=place, about=about)
-        assert found[-1][0]["exit"]["code"] == 4
-        assert "the record of this launch could not be written" in log_of(found)
-    finally:
-        gcs.stop()
-
-
-def test_a_task_that_stalls_is_stopped_with_its_stacks(agent):
-    program = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
-    limits = {"stall": {"seconds": 0.5, "reports": True}, "environment": {"PYTHONFAULTHANDLER": "1"}}
-    found = agent.run("t1", f"trap '' TERM; {sys.executable} -c '{program}'; exit 9", **limits)
-    assert found[-1][0]["exit"]["reason"] == "stalled"
-    assert "most recent call first" in log_of(found)
-    assert agent.run("t2", "sleep 1", stall={"seconds": 0.5, "reports": False})[-1][0]["exit"]["code"] == 0
-
-
-def test_a_rank_that_would_fail_when_another_ends_shows_its_stacks_as_well(agent):
-    program = """import os, sys, time
-folder = os.environ["TPU_TASK_FOLDER"]
-open(folder + "/requests/run-1.json", "w").write("{}")
-open(folder + "/progress", "w").write("1")
-while not os.path.exists(folder + "/stalled"):  # which makes the controller end the others
-    time.sleep(0.01)
-sys.exit("connection closed by peer")
-"""
-    limits = {"stall": {"seconds": 0.5}, "environment": {"PYTHONFAULTHANDLER": "1"}}
-    found = agent.run("t1", f"{sys.executable} -c '{program}'", **limits)
-    assert found[-1][0]["exit"]["reason"] == "stalled"
-    assert "most recent call first" in log_of(found)
-    assert "closed by peer" not in log_of(found)
 
 
 def test_every_folder_of_a_host_sees_one_claim_and_the_tasks_of_all(tmp_path, monkeypatch):

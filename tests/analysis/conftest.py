@@ -1,6 +1,7 @@
 """One small study of synthetic results, shared by all tests of the analysis."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,21 @@ def inputs(tables: dict[str, Table], experiment: str, spec: Any) -> tuple[list[T
     return given, fits
 
 
+def saved(tables: dict[str, Table], experiment: str, out: Path, **spec: Any) -> tuple[Drawing, list[Path]]:
+    """A figure of an experiment, drawn and saved as the command does it."""
+    wanted = figure(**spec)
+    with styled():
+        drawing = draw(wanted, *inputs(tables, experiment, wanted))
+        return drawing, save(drawing, out)
+
+
+def compare_with_golden(path: Path, found: Any) -> None:
+    """What was found is what the file holds; with GOLDEN=write in the environment, the file is written anew."""
+    if os.environ.get("GOLDEN") == "write":
+        path.write_text(json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+    assert found == json.loads(path.read_text())
+
+
 Drawn = Callable[..., Drawing]
 
 
@@ -124,11 +140,7 @@ def drawn(tables: dict[str, Table], tmp_path: Path) -> Drawn:
     """Draws a figure of an experiment as the command does, and checks what every figure owes its reader."""
 
     def make(experiment: str, **spec: Any) -> Drawing:
-        wanted = figure(**spec)
-        out = tmp_path / "figure.pdf"
-        with styled():
-            drawing = draw(wanted, *inputs(tables, experiment, wanted))
-            files = save(drawing, out)
+        drawing, files = saved(tables, experiment, tmp_path / "figure.pdf", **spec)
         facts = json.loads(files[2].read_text())
         assert all(facts[key] for key in ("title", "caption", "sentence", "answer", "inches"))
         for key in ("sentence", "answer", "caption"):
@@ -138,7 +150,7 @@ def drawn(tables: dict[str, Table], tmp_path: Path) -> Drawn:
             about = picture.text["Description"]
         for word in ("study synthetic, scale laptop", " seed", "data ", "commit 0123456789ab"):
             assert word in about
-        assert out.read_bytes().startswith(b"%PDF")
+        assert files[0].read_bytes().startswith(b"%PDF")
         return drawing
 
     return make

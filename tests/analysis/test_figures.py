@@ -9,8 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from tests.analysis.conftest import figure, inputs
-from trm.analysis.drawing import footer, save, stack, styled
+from tests.analysis.conftest import figure, saved
+from trm.analysis.drawing import footer, stack, styled
 from trm.analysis.kinds import KINDS, draw
 from trm.analysis.kinds.common import BinaryLocator, canvas, colours, nice, panels
 from trm.analysis.scales import fitting, round_values
@@ -30,12 +30,9 @@ def test_every_kind_has_its_test() -> None:
 
 
 def test_the_same_inputs_give_the_same_bytes(tables: dict[str, Table], tmp_path: Path) -> None:
-    spec = figure(**LAW)
-    given, fits = inputs(tables, "data_size", spec)
-    with styled():
-        first = [path.read_bytes() for path in save(draw(spec, given, fits), tmp_path / "one/a.pdf")]
-        second = [path.read_bytes() for path in save(draw(spec, given, fits), tmp_path / "two/a.pdf")]
-    assert first == second
+    places = (tmp_path / "one/a.pdf", tmp_path / "two/a.pdf")
+    first, second = (saved(tables, "data_size", place, **LAW)[1] for place in places)
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
 def test_a_figure_without_its_fit_or_table_says_which(tables: dict[str, Table]) -> None:
@@ -58,9 +55,8 @@ def test_missing_runs_are_said_in_the_figure(tables: dict[str, Table]) -> None:
 
 
 def test_panels_beside_one_another_stack_on_a_narrow_screen(tables: dict[str, Table], tmp_path: Path) -> None:
-    spec = figure(kind="ablation", x="model.d_model", second=["wall_seconds"])
-    with styled():
-        files = save(draw(spec, *inputs(tables, "model_size", spec)), tmp_path / "a.pdf")
+    spec = {"kind": "ablation", "x": "model.d_model", "second": ["wall_seconds"]}
+    _, files = saved(tables, "model_size", tmp_path / "a.pdf", **spec)
     facts = json.loads(files[2].read_text())
     assert facts["svg"].startswith("<svg")
     assert "Exact accuracy" in facts["svg"]  # text is text
@@ -71,9 +67,7 @@ def test_panels_beside_one_another_stack_on_a_narrow_screen(tables: dict[str, Ta
     assert narrow is not None
     assert float(narrow[1]) < float(wide[1])
     assert float(narrow[2]) > 2 * float(wide[2])
-    spec = figure(**LAW)
-    with styled():
-        files = save(draw(spec, *inputs(tables, "data_size", spec)), tmp_path / "b.pdf")
+    _, files = saved(tables, "data_size", tmp_path / "b.pdf", **LAW)
     assert json.loads(files[2].read_text())["narrow"] == ""
 
 

@@ -120,10 +120,9 @@ def group_of(table: Table, **spec: Any) -> dict[str, Any]:
 
 def law_of(root: Any, *sizes: int, seeds: int = 3, **spec: Any) -> dict[str, Any]:
     """The fit of a power law with exponent 0.7 over some training sets."""
-    points = [{"data.train_puzzles": n} for n in sizes or (30, 100, 300, 1000)]
-    return group_of(
-        table_with(root, lambda c: 5 * (c.data.train_puzzles or 1) ** -0.7, points, seeds), **spec
-    )
+    points = [{"data.train_puzzles": n} for n in sizes]
+    table = table_with(root, lambda c: 5 * (c.data.train_puzzles or 1) ** -0.7, points, seeds)
+    return group_of(table, **spec)
 
 
 def test_a_fit_holds_everything_a_reader_needs(tables: dict[str, Table]) -> None:

@@ -60,16 +60,12 @@ def test_a_note_states_no_result_of_its_own():
 def test_a_quote_is_a_mean_or_a_difference_with_its_interval():
     cells = "supervision_laptop exact_accuracy model.halt_max_steps=8 eval_steps"
     text = f"<!--= {cells}=16 bare -->?<!--.--> and\n<!--= {cells}=16 less\neval_steps=1 -->?<!--.-->"
-    assert (
-        re.sub("<!--.*?-->", "", quoted(text, KEPT), flags=re.DOTALL)
-        == "92.8 % and\n+91.2 [88.7, 93.7] points"
-    )
-    for wrong, words in (
-        ("baseline_laptop colour", "has no column colour"),
-        (f"{cells}=33", "no row of supervision"),
-    ):
+    shown = re.sub("<!--.*?-->", "", quoted(text, KEPT), flags=re.DOTALL)
+    assert shown == "92.8 % and\n+91.2 [88.7, 93.7] points"
+    wrong = {"baseline_laptop colour": "has no column colour", f"{cells}=33": "no row of supervision"}
+    for place, words in wrong.items():
         with pytest.raises(UserError, match=words):
-            quoted(f"<!--= {wrong} -->?<!--.-->", KEPT)
+            quoted(f"<!--= {place} -->?<!--.-->", KEPT)
 
 
 def test_kept_files_are_small():

@@ -42,15 +42,9 @@ def spec(study: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
         table, fits = f"{study}/tables/{name}.csv", [f"{out}/f.json"] if name == "data_size" else []
         words = f"plot --table {table} --out {out}/{name}.pdf {'--fit' if fits else ''} {' '.join(fits)}"
         assert main([*words.split(), "--spec", json.dumps(figure)]) == 0
-        entry = {
-            "name": name,
-            "question": f"What of {name}?",
-            "table": table,
-            "fits": fits,
-            "planned_hours": 0.05,
-        }
-        rebuild = f"snakemake --profile profiles/local {name}"
-        entries.append(entry | {"figures": [f"{out}/{name}.pdf"], "rebuild": rebuild})
+        entry = {"name": name, "question": f"What of {name}?", "table": table, "fits": fits}
+        entry |= {"figures": [f"{out}/{name}.pdf"], "planned_hours": 0.05}
+        entries.append(entry | {"rebuild": f"snakemake --profile profiles/local {name}"})
     lost = {"name": "maze", "question": "Mazes <too>?", "table": f"{out}/maze.csv", "planned_runs": 3}
     lost |= {"figures": [f"{out}/maze.pdf"]}
     lost |= {"failed": [{"run": "maze-1", "sentence": "loss is not finite at step 120"}]}

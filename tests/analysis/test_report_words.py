@@ -6,14 +6,13 @@ After a change that is meant: GOLDEN=write python -m pytest tests/analysis/test_
 
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from tests.analysis.conftest import figure, inputs
+from tests.analysis.conftest import compare_with_golden, figure, inputs
 from trm.analysis.drawing import styled, words_of
 from trm.analysis.kinds import draw
 from trm.analysis.notebook import Picture
@@ -89,12 +88,8 @@ def spec(study: Path, tables: dict[str, Table], tmp_path_factory: pytest.TempPat
                 files["fits"].append(str(out / f"{name}-{index}-{number}.json"))
         table = str(study / "tables" / f"{name}.csv")
         entries.append({**fields, **files, "name": name, "table": table, "planned_hours": 0.05})
-    return {
-        "study": "synthetic",
-        "scale": "laptop",
-        "intro": "The task is 4x4 Sudoku.",
-        "experiments": entries,
-    }
+    report = {"study": "synthetic", "scale": "laptop", "intro": "The task is 4x4 Sudoku."}
+    return report | {"experiments": entries}
 
 
 def words(spec: dict[str, Any]) -> dict[str, Any]:
@@ -113,10 +108,7 @@ def words(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_sentence_of_the_report_is_as_read(spec: dict[str, Any]) -> None:
-    found = words(spec)
-    if os.environ.get("GOLDEN") == "write":
-        GOLDEN.write_text(json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
-    assert found == json.loads(GOLDEN.read_text())
+    compare_with_golden(GOLDEN, words(spec))
 
 
 def test_the_notebook_says_what_the_report_says(tables: dict[str, Table], spec: dict[str, Any]) -> None:

@@ -3,12 +3,10 @@
 After a change that is meant: GOLDEN=write python -m pytest tests/analysis/test_sentences.py
 """
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
-from tests.analysis.conftest import figure, inputs
+from tests.analysis.conftest import compare_with_golden, figure, inputs
 from trm.analysis.drawing import styled
 from trm.analysis.kinds import KINDS, draw
 from trm.analysis.tables import Table
@@ -66,11 +64,7 @@ def words(tables: dict[str, Table]) -> dict[str, dict[str, str]]:
 
 
 def test_every_sentence_is_as_read(tables: dict[str, Table]) -> None:
-    found = words(tables)
-    if os.environ.get("GOLDEN") == "write":
-        GOLDEN.write_text(json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
-    known = json.loads(GOLDEN.read_text())
-    assert found == known
+    compare_with_golden(GOLDEN, words(tables))
 
 
 def test_every_kind_but_those_of_real_files_is_pinned() -> None:

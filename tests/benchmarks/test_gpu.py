@@ -22,7 +22,7 @@ def test_every_row_of_the_table(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("train-mlp") == 6
 
 
-def test_a_row_that_does_not_run_leaves_the_others_alone(tmp_path, monkeypatch, capsys):
+def test_a_row_that_does_not_run_leaves_the_others_alone(monkeypatch, capsys):
     monkeypatch.setattr(gpu, "CASES", [("nothing", "train", "eager"), ("mlp", "train", "uncaptured")])
     assert call(monkeypatch) == 1
     out = capsys.readouterr().out

@@ -25,6 +25,11 @@ def small(**changes) -> DataConfig:
     return DataConfig(**(settings | changes))
 
 
+def csv_config(*paths: object, **changes) -> DataConfig:
+    """4x4 Sudoku from CSV files."""
+    return small(source="csv", files=tuple(map(str, paths)), clues_min=0, clues_max=0, **changes)
+
+
 @pytest.fixture(scope="session")
 def pool_4x4(tmp_path_factory) -> Path:
     """Folder of the 4x4 pool."""

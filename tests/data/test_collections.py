@@ -17,6 +17,7 @@ from trm.tasks.sudoku.collections import Collection
 PUZZLE = "................12..3.45.........4...1.......62.7...8.....9.......2.6....84...5.."
 ANSWER = "176823954845967312293145678358612497417589263629734185562498731731256849984371526"
 PAGE = f"# two puzzles\n{PUZZLE.replace('.', '0')}\n{'.' * 81}\n"
+CHECKSUM = hashlib.sha256(PAGE.encode()).hexdigest()
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -71,11 +72,7 @@ def test_a_collection_becomes_a_file_of_the_official_layout(server, pinned, tmp_
     ("name", "more", "words"),
     [
         ("nothing", [], "cannot be downloaded"),
-        (
-            "puzzles.txt",
-            ["--sha256", "0" * 64],
-            f"has the SHA-256 {hashlib.sha256(PAGE.encode()).hexdigest()}, not",
-        ),
+        ("puzzles.txt", ["--sha256", "0" * 64], f"has the SHA-256 {CHECKSUM}, not"),
         ("data.zip", [], "holds data/puzzles2_17_clue, data/other: give one of them with --member"),
         ("data.zip", ["--member", "other"], "line 1: the puzzle has 1 characters, not 81"),
     ],

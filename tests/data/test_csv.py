@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 import yaml
 
-from tests.data.conftest import pool_csv, small
+from tests.data.conftest import csv_config, pool_csv
 from tests.pipeline.conftest import STUDY
 from trm.cli import main
 from trm.cli.solve import _read
@@ -14,17 +14,12 @@ from trm.data import csv_source
 from trm.errors import UserError
 from trm.io import sha256_file
 from trm.storage import open_store
-from trm.study.schema import DataConfig
 from trm.tasks import build
 from trm.tasks.build import build_source
 from trm.tasks.sudoku.classes import FOUR
 from trm.tasks.sudoku.geometry import parse_puzzles, to_text
 
 HEADER = "source,question,answer,rating\n"
-
-
-def csv_config(*paths, **changes) -> DataConfig:
-    return small(source="csv", files=tuple(str(path) for path in paths), clues_min=0, clues_max=0, **changes)
 
 
 def test_plain_gzipped_and_several_files(tmp_path, pool_4x4, monkeypatch):

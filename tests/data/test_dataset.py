@@ -93,8 +93,7 @@ def test_a_reference_data_set_loads_as_it_is(tmp_path):
 
 def test_the_task_of_a_reference_data_set(tmp_path, set_4x4, mazes):
     for folder, task in ((set_4x4, "sudoku"), (mazes, "maze")):
-        copy = tmp_path / task
-        shutil.copytree(folder, copy)
+        copy = shutil.copytree(folder, tmp_path / task)
         (copy / "manifest.json").unlink()
         assert load(copy, "train").meta.task == task
 
@@ -104,8 +103,7 @@ def test_the_task_of_a_reference_data_set(tmp_path, set_4x4, mazes):
 )
 @pytest.mark.parametrize("how", DAMAGES)
 def test_damage_is_refused_by_name(tmp_path, set_4x4, name, how):
-    folder = tmp_path / "copy"
-    shutil.copytree(set_4x4, folder)
+    folder = shutil.copytree(set_4x4, tmp_path / "copy")
     damage(folder / name, how)
     with pytest.raises(UserError, match=name):
         load(folder, "train")
@@ -113,8 +111,7 @@ def test_damage_is_refused_by_name(tmp_path, set_4x4, name, how):
 
 
 def test_a_damaged_pool_is_refused(tmp_path, pool_4x4):
-    folder, out = tmp_path / "pool", tmp_path / "out"
-    shutil.copytree(pool_4x4, folder)
+    folder, out = shutil.copytree(pool_4x4, tmp_path / "pool"), tmp_path / "out"
     damage(folder / "puzzles.npz", "flipped")
     for read in (lambda: load_pool(folder), lambda: build_dataset(small(), folder, out)):
         with pytest.raises(UserError, match=r"puzzles\.npz was changed or damaged"):
@@ -141,8 +138,7 @@ def test_a_damaged_pool_is_refused(tmp_path, pool_4x4):
     ],
 )
 def test_inconsistent_data_sets_of_other_tools(tmp_path, set_4x4, name, content, words):
-    folder = tmp_path / "copy"
-    shutil.copytree(set_4x4, folder)
+    folder = shutil.copytree(set_4x4, tmp_path / "copy")
     (folder / "manifest.json").unlink()
     path = folder / "train" / (name if name.endswith("json") else f"all__{name}.npy")
     path.write_text(content) if isinstance(content, str) else np.save(path, content)

@@ -18,13 +18,7 @@ def sampler_of(group_sizes, examples=1, **settings_):
 
 
 @settings(max_examples=80, deadline=None)
-@given(
-    SIZES,
-    st.integers(1, 3),
-    st.integers(1, 5),
-    st.integers(-5, 5),
-    st.integers(0, 50),
-)
+@given(SIZES, st.integers(1, 3), st.integers(1, 5), st.integers(-5, 5), st.integers(0, 50))
 def test_workers_share_the_single_workers_batch(groups, examples, copies, seed, step):
     sampler = sampler_of(groups, examples, copies=copies, batch_size=16, seed=seed)
     whole = sampler.batch(step)

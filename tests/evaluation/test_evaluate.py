@@ -73,26 +73,15 @@ def test_progress_names_the_work_on_the_first_worker_alone(trained, dataset_fold
 
 def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):
     """4 steps in training; every policy takes 6, too."""
-    settings = {
-        "unroll": [1, 4, 6],
-        "steps": 6,
-        "confident": True,
-        "restarts": [1, 3],
-        "step_noise": 0.5,
-        "train_puzzles": 30,
-    }
+    settings = {"unroll": [1, 4, 6], "steps": 6, "confident": True, "restarts": [1, 3]}
+    settings |= {"step_noise": 0.5, "train_puzzles": 30}
+    chosen = ("restarts", "majority", "oracle")
     arguments = evaluate_words(trained, dataset_folder, tmp_path / "e.json", settings)
     assert main([*arguments, "--predictions", str(tmp_path / "p.npz")]) == 0
     document = json.loads((tmp_path / "e.json").read_text())
     assert document["evaluation"]["restarts"] == [1, 3]
     found = {(r["split"], r["policy"], r["steps"], r["restarts"]): r for r in document["results"]}
-    assert {key[1] for key in found if key[2] == 6} == {
-        "fixed",
-        "confident",
-        "restarts",
-        "majority",
-        "oracle",
-    }
+    assert {key[1] for key in found if key[2] == 6} == {"fixed", "confident", *chosen}
     assert {key[2] for key in found if key[1] == "fixed"} == {1, 4, 6}
     assert all(r["puzzles"] == (40 if r["split"] == "test" else 30) for r in document["results"])
     run = load_weights(trained).config
@@ -101,7 +90,7 @@ def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):
     assert fixed["accuracy"] > document["guess"]["uniform"]
     assert 0 < fixed["blank_accuracy"] < fixed["accuracy"]
     assert found["test", "restarts", 6, 3]["flops_per_puzzle"] == 3 * fixed["flops_per_puzzle"]
-    for policy in ("restarts", "majority", "oracle"):
+    for policy in chosen:
         assert found["test", policy, 6, 1]["correct"] == fixed["correct"]
     assert found["test", "oracle", 6, 3]["correct"] >= found["test", "restarts", 6, 3]["correct"]
     solved = {k: found["test", "restarts", 6, k]["solved_counts"] for k in (1, 3)}
@@ -307,7 +296,7 @@ def test_a_task_without_symmetries_needs_noise():
         assert spec_of(name).symmetric == (found is not None)
 
 
-def test_weights_raw_ema_and_average(trained, dataset_folder):
+def test_weights_raw_ema_and_average(trained):
     tensors = load_weights(trained)
     raw, ema = tensors.weights("raw"), tensors.weights("ema")
     assert not torch.equal(raw["head.weight"], ema["head.weight"])

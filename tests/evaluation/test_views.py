@@ -1,12 +1,12 @@
 """Passes that change the order of the cells every few steps."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tests.shell import ROOT
 from tests.training.conftest import config, train
 from trm.backends.cpu.device import CpuBackend
 from trm.errors import UserError
@@ -22,7 +22,6 @@ from trm.tasks import task_of
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
 
-ROOT = Path(__file__).parents[2]
 HARD = "................12..3..4.........5......1......67..8.3.2.5.....17.....9.9....3..."
 
 
@@ -144,10 +143,14 @@ def test_rows_that_stay_go_on_unchanged(measured, data, monkeypatch):
     torch.testing.assert_close(torch.stack(found), logits_of(measured, data, 5, None, views)[1:, :, rows])
 
 
+def with_options(measured, **options):
+    """Another evaluation of the same run."""
+    return Evaluation(measured.trained, measured.dataset, EvaluationConfig(**options), measured.backend)
+
+
 def evaluated(measured, **options):
     """The document of an evaluation, and its results by policy, steps and split."""
-    wanted = EvaluationConfig(**options)
-    found = Evaluation(measured.trained, measured.dataset, wanted, measured.backend).run()
+    found = with_options(measured, **options).run()
     return found, {(r["policy"], r["steps"], r["split"]): r for r in found["results"]}
 
 
@@ -185,16 +188,12 @@ def test_a_cell_that_has_no_answer_stays_blank():
 
 
 def test_guesses_that_come_too_late_are_refused(measured):
-    def views_of(**options):
-        return Evaluation(
-            measured.trained, measured.dataset, EvaluationConfig(**options), measured.backend
-        ).views
-
     for view_steps, first in ((2, 18), (6, 18), (16, 16), (40, 40)):
+        guessing = {"view_steps": view_steps, "view_guesses": 2}
         sentence = f"the first guess comes after step {first}, and no pass takes more than {first}: raise"
         with pytest.raises(UserError, match=sentence):
-            views_of(view_steps=view_steps, view_guesses=2, unroll=(first,))
-        views = views_of(view_steps=view_steps, view_guesses=2, unroll=(first + 1,))
+            with_options(measured, **guessing, unroll=(first,))
+        views = with_options(measured, **guessing, unroll=(first + 1,)).views
         assert [taken for taken in range(first + 1) if views.guesses_at(taken)] == [first]
 
 

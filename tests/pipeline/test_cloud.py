@@ -18,6 +18,8 @@ GOOD = {
     "bucket": "gs://my-bucket/trm/",
     "pod": "trm-study",
 }
+SETTINGS = {VARIABLES[name]: value for name, value in GOOD.items()}
+"""The same as environment variables."""
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +32,8 @@ def no_variables(monkeypatch):
 def good(monkeypatch):
     """Settings in the environment."""
     monkeypatch.chdir(ROOT)
-    for name, value in GOOD.items():
-        monkeypatch.setenv(VARIABLES[name], value)
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(name, value)
 
 
 def write(tmp_path, settings):

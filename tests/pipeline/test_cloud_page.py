@@ -19,6 +19,7 @@ import yaml
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from tests.pipeline.conftest import ROOT
 from tests.rehearsal import checkout, share_kernel
+from tests.shell import python
 
 PAGE = (ROOT / "docs" / "cloud.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
@@ -155,6 +156,14 @@ def test_every_block_of_the_page_works(tmp_path):
     assert (folder / "results" / "plots" / "scaling_laws.pdf").stat().st_size > 5000
 
 
+@pytest.fixture
+def gcloud(tmp_path):
+    """Exit code of a command of the stand-in, whose state is empty at first."""
+    environment = {"GCLOUD_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
+    program = ROOT / "tests/pipeline/gcloud.py"
+    return lambda command: python(program, *command.split(), env=environment).returncode
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -163,23 +172,12 @@ def test_every_block_of_the_page_works(tmp_path):
         "projects add-iam-policy-binding p --role=roles/x",
     ],
 )
-def test_other_commands_are_refused(command, tmp_path):
-    environment = {**os.environ, "GCLOUD_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests/pipeline/gcloud.py", *command.split()], env=environment
-    )
-    assert done.returncode == 2
+def test_other_commands_are_refused(command, gcloud):
+    assert gcloud(command) == 2
 
 
-def test_a_role_with_a_permission_that_does_not_exist_is_refused(tmp_path):
-    environment = {**os.environ, "GCLOUD_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
+def test_a_role_with_a_permission_that_does_not_exist_is_refused(gcloud):
     create = "iam roles create trmPodEnd --project=my-project --permissions="
-    codes = []
-    for command in (
-        "config set project my-project",
-        f"{create}tpu.queuedresources.delete,tpu.nodes.delete",
-        f"{create}tpu.nodes.delete,tpu.nodes.get",
-    ):
-        words = [sys.executable, ROOT / "tests/pipeline/gcloud.py", *command.split()]
-        codes.append(subprocess.run(words, env=environment).returncode)
-    assert codes == [0, 1, 0]
+    assert gcloud("config set project my-project") == 0
+    assert gcloud(f"{create}tpu.queuedresources.delete,tpu.nodes.delete") == 1
+    assert gcloud(f"{create}tpu.nodes.delete,tpu.nodes.get") == 0

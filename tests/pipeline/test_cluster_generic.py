@@ -28,13 +28,9 @@ def test_a_run_is_trained_by_jobs_that_inherit_nothing(tmp_path):
     submit.write_text(SUBMIT)
     submit.chmod(0o755)
     words = ["--profile", "profiles/gpu", "--executor", "cluster-generic", "--cluster-generic-submit-cmd"]
-    words += [
-        f"{submit} {{resources.gpu}}:{{resources.runtime}}",
-        "--default-resources",
-        "gpu=0",
-        "runtime=60",
-    ]
-    words += ["--jobs", "2", "--resources", "gpu=2", "--latency-wait", "5", "--until", "train"]
+    words += [f"{submit} {{resources.gpu}}:{{resources.runtime}}", "--resources", "gpu=2"]
+    words += ["--default-resources", "gpu=0", "runtime=60", "--jobs", "2"]
+    words += ["--latency-wait", "5", "--until", "train"]
     done = python("-m", "snakemake", *words, "--config", "backend=cpu", cwd=project.folder)
     assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "submit.log").read_text()
     asked = (tmp_path / "submit.asked").read_text().split()

@@ -115,18 +115,14 @@ def test_evaluations_and_data_have_the_time_that_they_need(jobs):
     """Or what `max_runtime` allows, after which an evaluation goes on; data cannot."""
     free, _ = jobs("inference_compute", scale="gpu")
     deepest = max(free._project.study.evaluations, key=lambda name: free.minutes("evaluate", name))
-    assert (
-        free.minutes("evaluate", deepest)
-        > 240
-        > free.minutes("dataset", next(iter(free._project.catalogue.datasets)))
-    )
+    dataset = next(iter(free._project.catalogue.datasets))
+    assert free.minutes("dataset", dataset) < 240 < free.minutes("evaluate", deepest)
     limited, _ = jobs("inference_compute", scale="gpu", max_runtime=240)
     assert limited.minutes("evaluate", deepest) == 240
     many = {"data.source": "generate", "data.pool": 2_000_000, "data.train_puzzles": 1000}
     limited, _ = jobs("baseline", scale="gpu", max_runtime=10, set=many)
-    (pool,) = {
-        source_name(run.config.data) for run in limited._project.study.experiment("baseline").points[0].runs
-    }
+    runs = limited._project.study.experiment("baseline").points[0].runs
+    (pool,) = {source_name(run.config.data) for run in runs}
     with pytest.raises(UserError, match=f"source {pool} takes about 17 min, but max_runtime is 10 minutes"):
         limited.minutes("source", pool)
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from tests.pipeline.conftest import STUDY, Project, job_stats, new_project
-from tests.shell import ROOT
+from tests.shell import ROOT, start
 from trm.cli import main
 from trm.errors import UserError
 from trm.pipeline.catalogue import RUN_FILES
@@ -62,10 +62,8 @@ def test_a_second_run_waits_for_a_living_one(fresh):
         handle.write("4711")
         handle.flush()
         fcntl.flock(handle, fcntl.LOCK_EX)
-        command = [sys.executable, "-m", "trm", "study", "run", "--profile", "profiles/local", "-n"]
-        second = subprocess.Popen(
-            command, cwd=fresh.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        command = (sys.executable, "-m", "trm", "study", "run", "--profile", "profiles/local", "-n")
+        second = start(*command, cwd=fresh.folder, stderr=subprocess.PIPE)
         assert "another run (process 4711) is active in this folder" in second.stderr.readline()
         assert second.poll() is None
     out, error = second.communicate(timeout=120)

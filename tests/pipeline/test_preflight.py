@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tests.pipeline.conftest import STUDY, new_project
+from tests.pipeline.test_cloud import SETTINGS
 from tests.shell import ROOT
 from tests.storage.conftest import BUCKET
 from trm.pipeline.jobs import LOCK, preflight_file
@@ -61,13 +62,8 @@ def test_a_red_row_trains_nothing(tmp_path):
 
 @pytest.fixture
 def emulated_bucket(server, monkeypatch):
-    variables = {
-        "STORAGE_EMULATOR_HOST": server.url,
-        "TRM_BUCKET": f"gs://{BUCKET}/study",
-        "TRM_ZONE": "us-central2-b",
-    }
-    for name in ("GOOGLE_CLOUD_PROJECT", "SNAKEMAKE_STORAGE_GCS_PROJECT"):
-        variables[name] = "my-project-1"
+    variables = SETTINGS | {"STORAGE_EMULATOR_HOST": server.url, "TRM_BUCKET": f"gs://{BUCKET}/study"}
+    variables["SNAKEMAKE_STORAGE_GCS_PROJECT"] = variables["GOOGLE_CLOUD_PROJECT"]
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 

@@ -9,13 +9,12 @@ import pytest
 from snakemake_executor_plugin_tpu.__main__ import main
 from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 from tests.pipeline.conftest import copy_pipeline, job_stats
-from tests.pipeline.test_cloud import GOOD
+from tests.pipeline.test_cloud import SETTINGS
 from tests.shell import ROOT, python
 from trm.backends.tpu.chips import tpu_files
 from trm.pipeline.cloud import VARIABLES
 from trm.study.text import count
 
-SETTINGS = {VARIABLES[name]: value for name, value in GOOD.items()}
 FIGURE = "results/plots/scaling_laws.pdf"
 
 

@@ -258,7 +258,7 @@ def test_an_array_that_is_refused_leaves_the_others_alone(executor, monkeypatch)
     assert executor.failed == [("b", "Slurm refuses the job: nothing. ")]
 
 
-def test_an_error_in_a_submissions_thread_ends_the_workflow(executor, commands, tmp_path):
+def test_an_error_in_a_submissions_thread_ends_the_workflow(executor, commands):
     """Else the workflow would wait for this job for ever."""
     commands("squeue", "a line that squeue never prints")
     errors = []

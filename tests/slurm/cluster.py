@@ -115,17 +115,11 @@ class Cluster:
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
         self.user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+        self._names = {"folder": folder, "host": self._host, "user": self.user}
         controller_port, self._port, self._database_port, *ports = free_ports(5)
         self.configuration = folder / "slurm.conf"
-        text = CONFIGURATION.format(
-            host=self._host,
-            user=self.user,
-            folder=folder,
-            controller_port=controller_port,
-            records_port=self._port,
-            ports=ports,
-        )
-        self.configuration.write_text(text)
+        numbers = {"controller_port": controller_port, "records_port": self._port, "ports": ports}
+        self.configuration.write_text(CONFIGURATION.format(**self._names, **numbers))
         gpus = "NodeName=n{} Name=gpu Type={} File=/dev/null,/dev/zero\n"
         (folder / "gres.conf").write_text(gpus.format(0, "a100") + gpus.format(1, "h100"))
         self.environment = {
@@ -226,26 +220,15 @@ class Cluster:
         where = f"--socket={folder}/socket"
         self._start(
             *("mariadbd", "--no-defaults", f"--user={self.user}", f"--datadir={folder}", where),
-            *(
-                f"--tmpdir={folder}",
-                "--bind-address=127.0.0.1",
-                f"--port={self._database_port}",
-                f"--pid-file={folder}/pid",
-            ),
+            *(f"--tmpdir={folder}", f"--pid-file={folder}/pid"),
+            *("--bind-address=127.0.0.1", f"--port={self._database_port}"),
         )
         sql = "create user slurm@'%' identified by 'slurm'; grant all on records.* to slurm@'%'"
-        self.wait(
-            lambda: (
-                subprocess.run(
-                    ["mariadb", "--no-defaults", "-uroot", where, "-e", sql], capture_output=True
-                ).returncode
-                == 0
-            ),
-            "the database did not start",
-        )
+        grant = ("mariadb", "--no-defaults", "-uroot", where, "-e", sql)
+        self.wait(lambda: not self._try(*grant), "the database did not start")
         path = self.folder / "slurmdbd.conf"
-        names = {"folder": self.folder, "host": self._host, "user": self.user}
-        path.write_text(RECORDER.format(port=self._port, database_port=self._database_port, **names))
+        numbers = {"port": self._port, "database_port": self._database_port}
+        path.write_text(RECORDER.format(**self._names, **numbers))
         path.chmod(0o600)
         self._start("slurmdbd", "-D")
         self.wait(lambda: not self._try("sacctmgr", "-n", "list", "cluster"), "slurmdbd did not answer")

@@ -8,12 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
-from tests.pipeline.conftest import STUDY, new_project
+from tests.pipeline.conftest import new_project, one_run
 from tests.slurm.cluster import Cluster, missing_program
 
 PATIENCE = float(os.environ.get("PATIENCE", 600))  # seconds to wait on a busy machine
@@ -45,21 +44,9 @@ def data(once) -> Path:
 
     def make(folder: Path) -> None:
         words = ("--config", "scale=gpu", "--cores", "1", "--until", "dataset")
-        new_project(folder, study(steps=1)).snakemake(*words)
+        new_project(folder, one_run(1, scale="gpu")).snakemake(*words)
 
     return once("slurm-data", make) / "results"
-
-
-def study(steps: int, seeds: int = 1, **runtime: float) -> dict:
-    """A study of one experiment at the scale of the Slurm profile: 4x4 Sudoku, width 16."""
-    document = deepcopy(STUDY)
-    scale = document["scales"]["laptop"]
-    scale |= {"seeds": list(range(seeds)), "runtime": {"log_every": 10, "evals": 1, **runtime}}
-    document["base"]["training"]["steps"] = steps
-    document["scales"] = {"gpu": scale}
-    document["experiments"] = {"one": {"question": "One?", "figures": [{"kind": "curves"}]}}
-    document["figures"] = []
-    return document
 
 
 class Study:
@@ -183,12 +170,13 @@ def new_study(cluster, data, tmp_path) -> Iterator[Callable[..., Study]]:
 
 
 def studies(cluster: Cluster, data: Path, folder: Path) -> Iterator[Callable[..., Study]]:
-    """Yield a function that makes studies, on idle nodes, and end them."""
+    """Yield a function that makes studies at the scale of the Slurm profile, on idle nodes, and end them."""
     made: list[Study] = []
     cluster.ready()
 
     def make(**choices: float) -> Study:
-        made.append(Study(folder / f"study-{len(made)}", cluster, study(**choices), data))
+        document = one_run(scale="gpu", log_every=10, **choices)
+        made.append(Study(folder / f"study-{len(made)}", cluster, document, data))
         return made[-1]
 
     yield make

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.shell import start
 from trm.storage import Patience, Store, open_store
 from trm.storage.gcs import GcsStore
 
@@ -47,13 +48,29 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Se
     proxy.close()
 
 
+@pytest.fixture
+def s3_proxy(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy before the S3 server, to which the environment points; nobody waits between attempts."""
+    proxy = Proxy()
+    proxy.target = s3_server
+    use_s3(monkeypatch, proxy.url)
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.0)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture(params=["gs", "s3"])
+def proxied(request: pytest.FixtureRequest) -> tuple[Proxy, str]:
+    """A proxy before a server of either kind, and the address of its bucket."""
+    if request.param == "s3":
+        return request.getfixturevalue("s3_proxy"), f"s3://{BUCKET}"
+    return request.getfixturevalue("broken")[1], f"gs://{BUCKET}"
+
+
 def race(script: str, *places: object) -> list[subprocess.Popen[str]]:
     """A process of a script at each place, begun at once: each says "ready" and waits for a line."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    jobs = [
-        subprocess.Popen([sys.executable, "-c", script, str(place), str(k)], **pipes)
-        for k, place in enumerate(places)
-    ]
+    pipes = {"stdin": subprocess.PIPE, "stderr": None}
+    jobs = [start(sys.executable, "-c", script, place, **pipes) for place in places]
     for job in jobs:
         assert job.stdout.readline() == "ready\n"
     for job in jobs:
@@ -70,12 +87,17 @@ def s3_server() -> Iterator[str]:
         yield address
 
 
+def use_s3(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """Point the environment at an S3 server."""
+    for variable, value in s3_environment(address).items():
+        monkeypatch.setenv(variable, value)
+
+
 def addresses(request: pytest.FixtureRequest, scheme: str) -> Callable[[str], str]:
     """Address of a name below an empty prefix of a bucket; the environment points at its server."""
     monkeypatch = request.getfixturevalue("monkeypatch")
     if scheme == "s3":
-        for variable, value in s3_environment(request.getfixturevalue("s3_server")).items():
-            monkeypatch.setenv(variable, value)
+        use_s3(monkeypatch, request.getfixturevalue("s3_server"))
     else:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("server").url)
     return lambda name: f"{scheme}://{BUCKET}/{request.getfixturevalue('tmp_path').name}/{name}"

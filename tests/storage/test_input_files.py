@@ -1,17 +1,16 @@
 """Puzzle files in a bucket: named by one key with its checksum, in the plan, and read by the job."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
 from tests.pipeline.conftest import planned
+from tests.shell import ROOT
 from trm.cli import main
 from trm.pipeline import plan
 from trm.pipeline.catalogue import source_name
 from trm.pipeline.project import open_project
 
-ROOT = Path(__file__).parents[2]
 HEADER = "source,question,answer,rating\n"
 SOLVED = "".join(str((3 * row + row // 3 + column) % 9 + 1) for row in range(9) for column in range(9))
 

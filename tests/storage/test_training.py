@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
 
-from tests.training.conftest import config, train_words
+from tests.shell import start
+from tests.training.conftest import config, same_weights, train_words
 from tests.training.puzzles import write_dataset
 from trm.storage import open_store
 from trm.storage.folders import upload_folder
@@ -27,7 +27,7 @@ EAGER = {"log_every": 1, "evals": 2, "checkpoint_minutes": 1e-9}
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> Path:
-    return write_dataset(tmp_path_factory.mktemp("data") / "tiny", train=40, validation=8, test=8)
+    return write_dataset(tmp_path_factory.mktemp("data") / "tiny")
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +49,10 @@ def results(where: str, folder: Path) -> tuple[dict, list[str]]:
 def train(
     dataset: Path | str, out: Path | str, checkpoints: Path | str, home: Path, runtime=EAGER, **more: str
 ) -> subprocess.Popen:
-    words = train_words(RUN, dataset, home, "--backend", "cpu", **runtime)
-    command = [
-        sys.executable,
-        "-u",
-        "-m",
-        "trm",
-        *words,
-        "--out",
-        str(out),
-        "--checkpoints",
-        str(checkpoints),
-    ]
+    places = ("--out", str(out), "--checkpoints", str(checkpoints))
+    words = train_words(RUN, dataset, home, "--backend", "cpu", *places, **runtime)
     env = {**os.environ, "TRM_CACHE": str(home / "cache"), "TRM_LEASE_SECONDS": "3", **more}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return start(sys.executable, "-u", "-m", "trm", *words, env=env, stderr=subprocess.PIPE)
 
 
 def finish(job: subprocess.Popen) -> int:
@@ -73,16 +63,9 @@ def finish(job: subprocess.Popen) -> int:
     return job.returncode
 
 
-def until(job: subprocess.Popen, seen: Callable[[str], bool]) -> str:
-    """Read the job's lines up to the first that is `seen`."""
-    for line in job.stdout:
-        if seen(line):
-            return line
-    raise AssertionError(f"the job ended: {job.stderr.read()}")
-
-
-def same(left: dict, right: dict) -> bool:
-    return left.keys() == right.keys() and all((left[name] == right[name]).all() for name in left)
+def until(job: subprocess.Popen, words: str) -> None:
+    """Read the job's lines up to the first with these words."""
+    assert any(words in line for line in job.stdout), f"the job ended: {job.stderr.read()}"
 
 
 def test_everything_in_a_bucket_and_a_machine_lost_on_the_way(dataset, expected, bucket, tmp_path):
@@ -90,7 +73,7 @@ def test_everything_in_a_bucket_and_a_machine_lost_on_the_way(dataset, expected,
     where = (bucket("data/tiny"), bucket("runs/tiny"), bucket("checkpoints/tiny"))
     job = train(*where, tmp_path / "machine1")
     mirror = Mirror(open_store(where[2], QUICK))
-    until(job, lambda line: "step 30/40" in line)
+    until(job, "step 30/40")
     while not any(snapshot.step > 20 for snapshot in mirror.list()):
         assert job.poll() is None or job.returncode == 0
     job.kill()
@@ -101,7 +84,7 @@ def test_everything_in_a_bucket_and_a_machine_lost_on_the_way(dataset, expected,
     assert "resumed from" in job.said
     weights, names = results(where[1], tmp_path)
     assert names == ["history.csv", "training.json", "weights.safetensors"]
-    assert same(weights, expected)
+    assert same_weights(weights, expected)
     assert json.loads(open_store(where[1], QUICK).get_bytes("training.json"))["run"] == "tiny"
     assert mirror.list()[0].step == 40
     assert not open_store(where[2], QUICK).stat("lease.json")
@@ -115,16 +98,16 @@ def test_training_itself_needs_no_bucket(dataset, expected, tmp_path, monkeypatc
     upload_folder(dataset, open_store(f"gs://{BUCKET}/data/tiny", QUICK))
     where = (f"gs://{BUCKET}/data/tiny", tmp_path / "runs/tiny", f"gs://{BUCKET}/checkpoints/tiny")
     job = train(*where, tmp_path, {**EAGER, "failed_uploads": 0}, TRM_STORAGE_MINUTES="0.02")
-    until(job, lambda line: "step 1/40" in line)
+    until(job, "step 1/40")
     server.kill()
     assert finish(job) == 0
     assert "the last checkpoint is on this machine only" in job.said
-    assert same(load_file(tmp_path / "runs/tiny/weights.safetensors"), expected)
+    assert same_weights(load_file(tmp_path / "runs/tiny/weights.safetensors"), expected)
 
 
-def test_a_stop_leaves_a_checkpoint_here_and_in_the_bucket(dataset, expected, bucket, tmp_path):
+def test_a_stop_leaves_a_checkpoint_here_and_in_the_bucket(dataset, bucket, tmp_path):
     job = train(dataset, tmp_path / "runs/tiny", bucket("checkpoints/tiny"), tmp_path / "machine1")
-    until(job, lambda line: "step 10/40" in line)
+    until(job, "step 10/40")
     job.send_signal(signal.SIGTERM)
     assert finish(job) == 143
     (local,) = (tmp_path / "machine1/cache/checkpoints").glob("tiny-*")
@@ -145,14 +128,14 @@ def test_an_outage_in_the_middle_costs_nothing(broken, dataset, expected, tmp_pa
     server, _ = broken
     where = (f"gs://{BUCKET}/runs/tiny", f"gs://{BUCKET}/checkpoints/tiny")
     job = train(dataset, *where, tmp_path)
-    until(job, lambda line: "step 5/40" in line)
+    until(job, "step 5/40")
     server.kill()
-    until(job, lambda line: "step 40/40" in line)  # training went on without the bucket
+    until(job, "step 40/40")  # training went on without the bucket
     assert job.poll() is None  # and its end waits for it
     server.start()
     assert finish(job) == 0
     assert "failed" not in job.said
-    assert same(results(where[0], tmp_path)[0], expected)
+    assert same_weights(results(where[0], tmp_path)[0], expected)
     assert Mirror(open_store(where[1], QUICK)).list()[0].step == 40
 
 
@@ -160,7 +143,7 @@ def test_credentials_that_expire_on_the_way(broken, dataset, expected, tmp_path)
     _, proxy = broken
     where = (f"gs://{BUCKET}/runs/tiny", f"gs://{BUCKET}/checkpoints/tiny")
     job = train(dataset, *where, tmp_path)
-    until(job, lambda line: "step 5/40" in line)
+    until(job, "step 5/40")
     proxy.answer(then=401)
     assert finish(job) == 2
     assert "step 40/40" in job.said or "so training stops" in job.said  # after three failed uploads
@@ -173,7 +156,7 @@ def test_credentials_that_expire_on_the_way(broken, dataset, expected, tmp_path)
     job = train(dataset, *where, tmp_path)
     assert finish(job) == 0
     assert "resumed from" in job.said  # nothing was trained twice
-    assert same(results(where[0], tmp_path)[0], expected)
+    assert same_weights(results(where[0], tmp_path)[0], expected)
 
 
 def test_two_machines_that_start_one_run_at_once(dataset, expected, bucket, tmp_path):
@@ -184,13 +167,13 @@ def test_two_machines_that_start_one_run_at_once(dataset, expected, bucket, tmp_
     assert set(codes) <= {0, 2}  # the second may also come when the first is done
     for job, code in zip(jobs, codes):
         assert code == 0 or "The run tiny is being written by process" in job.said
-    assert same(results(bucket("runs/tiny"), tmp_path)[0], expected)
+    assert same_weights(results(bucket("runs/tiny"), tmp_path)[0], expected)
 
 
 def test_a_machine_that_slept_finds_its_run_taken_over(dataset, expected, bucket, tmp_path):
     places = (tmp_path / "runs/tiny", bucket("checkpoints/tiny"))
     sleeper = train(dataset, *places, tmp_path / "machine1")
-    until(sleeper, lambda line: "step 1/40" in line)
+    until(sleeper, "step 1/40")
     sleeper.send_signal(signal.SIGSTOP)
     other = train(dataset, tmp_path / "other/tiny", bucket("checkpoints/tiny"), tmp_path / "machine2")
     assert finish(other) == 0
@@ -199,7 +182,7 @@ def test_a_machine_that_slept_finds_its_run_taken_over(dataset, expected, bucket
     assert code in (0, 2)
     if code == 2:
         assert "The run tiny was taken over by" in sleeper.said
-    assert same(load_file(tmp_path / "other/tiny/weights.safetensors"), expected)
+    assert same_weights(load_file(tmp_path / "other/tiny/weights.safetensors"), expected)
 
 
 def test_tensorboard_and_profiles_lie_in_the_bucket(dataset, bucket, tmp_path):

@@ -30,13 +30,8 @@ CONFIGS = [
 
 FILE = "gs://bucket/file#sha256=" + 64 * "0"
 VARIABLES = {"sudoku_csv": FILE, "hardest_csv": FILE, "arc_files": FILE, "gpus": "8", "xla_python": "python"}
-STUDIES = [
-    ("laptop", ""),
-    ("workstation", ""),
-    ("rehearsal", ""),
-    ("experiments", "gpu"),
-    ("experiments", "tpu"),
-]
+STUDIES = [(file, "") for file in ("laptop", "workstation", "rehearsal")]
+STUDIES += [("experiments", scale) for scale in ("gpu", "tpu")]
 
 
 def golden_studies() -> dict[str, dict[str, str]]:

@@ -309,10 +309,7 @@ def test_not_yaml_and_no_file(tmp_path, content, said):
     [
         ({"training.steps": -5}, "--set: training.steps: must be at least 1, not -5"),
         ({"training.lr": "fast"}, "--set: training.lr: must be a number, not 'fast'"),
-        (
-            {"training.optimizer": "adma"},
-            "--set: training.optimizer: must be 'adam_atan2', ",
-        ),
+        ({"training.optimizer": "adma"}, "--set: training.optimizer: must be 'adam_atan2', "),
         ({"evaluation.weights": "mean"}, "--set: evaluation: weights: must be"),
     ],
 )

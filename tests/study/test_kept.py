@@ -1,11 +1,10 @@
 """Kept tables whose runs no grid holds any more say so."""
 
 import csv
-from pathlib import Path
 
+from tests.shell import ROOT
 from trm.pipeline.project import open_project
 
-ROOT = Path(__file__).parents[2]
 MARK = "No grid of the present study holds these runs."
 COLLECTIONS = (
     "gs://b/17_clue.csv#sha256=24cec1dfae0afddade6560dcb7c6e8c30243601384665bafb76561c1d4746525",

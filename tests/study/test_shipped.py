@@ -2,15 +2,14 @@
 
 import csv
 from contextlib import chdir
-from pathlib import Path
 
 import pytest
 
+from tests.shell import ROOT
 from trm.pipeline.project import open_project
 from trm.study.dataset_identity import shape
 from trm.study.flops import train_flops
 
-ROOT = Path(__file__).parents[2]
 OLDER = list(csv.DictReader((ROOT / "docs/older_names.csv").read_text().splitlines()))
 """Names of experiments and points in older documents."""
 STUDIES = {

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.data.conftest import build, small
+from tests.data.conftest import build, csv_config
 from trm.data.dataset import Meta, load
 from trm.tasks import task_of
 from trm.tasks.build import build_source
@@ -24,28 +24,24 @@ def canonical(tmp_path_factory):
     return path, questions
 
 
-def read(path, **changes):
-    return small(source="csv", files=(str(path),), clues_min=0, clues_max=0, **changes)
-
-
 def test_a_collection_loses_its_form_and_nothing_else(tmp_path, canonical):
     path, questions = canonical
-    pool = build_source(read(path), tmp_path / "pool")
+    pool = build_source(csv_config(path), tmp_path / "pool")
     moved, answers = pool.questions - 1, pool.answers - 1
     assert (class_keys(FOUR, moved, answers)[0] == class_keys(FOUR, questions, answers)[0]).all()
     found, solutions, _ = solve(Geometry(2, 2), moved)
     assert (solutions == 1).all()
     assert (found == answers).all()  # question and answer are under the same symmetry
     assert (moved != questions).any(axis=1).mean() > 0.9
-    assert (build_source(read(path), tmp_path / "again").questions == pool.questions).all()
-    as_published = build_source(read(path, symmetry="none"), tmp_path / "published")
+    assert (build_source(csv_config(path), tmp_path / "again").questions == pool.questions).all()
+    as_published = build_source(csv_config(path, symmetry="none"), tmp_path / "published")
     assert (as_published.questions - 1 == questions).all()
-    assert (build_source(read(path, seed=1), tmp_path / "other").questions != pool.questions).any()
+    assert (build_source(csv_config(path, seed=1), tmp_path / "other").questions != pool.questions).any()
 
 
 def test_what_is_read_is_uniform_and_what_is_not_is_said(tmp_path, canonical):
     path, questions = canonical
-    build(read(path), tmp_path)
+    build(csv_config(path), tmp_path)
     for folder in ("source", "set"):
         text = describe(tmp_path / folder)
         assert "digits, %: 2" in text

@@ -73,6 +73,11 @@ def train(run: RunConfig, data: Path, root: Path, name: str = "run", **options) 
     return found
 
 
+def same_weights(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    """Whether both hold the same tensors, bit for bit."""
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
 def steps(found: Trainer, first: int, last: int) -> None:
     """Train these steps, without what a run does besides."""
     for step in range(first, last + 1):

@@ -38,12 +38,7 @@ def puzzles(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_dataset(
-    folder: Path,
-    train: int = 200,
-    validation: int = 40,
-    test: int = 60,
-    seed: int = 0,
-    augmentations: int = 0,
+    folder: Path, train: int = 40, validation: int = 8, test: int = 8, seed: int = 0, augmentations: int = 0
 ) -> Path:
     """A data set folder as `trm data build` makes it."""
     questions, answers = puzzles(train + validation + test, seed)

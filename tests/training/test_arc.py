@@ -149,7 +149,7 @@ def test_an_evaluation_holds_the_votes(folder, tmp_path):
     assert [len(found["tasks"]) for found in evaluations] == [5, 3]
 
 
-def test_another_canvas_is_refused(folder, tmp_path):
+def test_another_canvas_is_refused(folder):
     with pytest.raises(UserError, match=r"cells per puzzle 36, but the run's config has 49"):
         check_config(Dataset(folder), run_config(arc_side=7))
 

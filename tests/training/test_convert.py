@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.shell import python
-from tests.training.conftest import DATA, config, train
+from tests.training.conftest import DATA, config, same_weights, train
 from trm.backends.cpu.device import CpuBackend
 from trm.cli import main
 from trm.errors import UserError
@@ -51,9 +51,7 @@ def test_back_whatever_wrapped_the_model(prefix, key, exported, tmp_path):
         assert torch.equal(found.weights("raw")[name], tensor), name
     for name in ("buffers.l_init", "raw.puzzle.weight"):
         assert torch.equal(found.tensors[name], original.tensors[name])
-    again = to_reference(found, "raw")
-    assert again.keys() == state.keys()
-    assert all(torch.equal(again[name], state[name]) for name in state)
+    assert same_weights(to_reference(found, "raw"), state)
 
 
 ELSEWHERE = """

@@ -96,20 +96,10 @@ def test_from_pretrained_reads_the_hub_layout(trained, tmp_path):
 
 def test_measured_accuracies_are_in_the_metadata(trained, tmp_path):
     run, *_ = trained
-    row = {
-        "split": "test",
-        "policy": "fixed",
-        "steps": 4,
-        "restarts": 1,
-        "exact_accuracy": 0.5,
-        "puzzles": 40,
-    }
-    fingerprint = json.loads((run / "training.json").read_text())["fingerprint"]
-    document = {
-        "fingerprint": fingerprint,
-        "dataset": {"name": "d"},
-        "results": [row, {**row, "split": "train"}],
-    }
+    row = {"split": "test", "policy": "fixed", "steps": 4, "restarts": 1}
+    row |= {"exact_accuracy": 0.5, "puzzles": 40}
+    document = {"dataset": {"name": "d"}, "results": [row, {**row, "split": "train"}]}
+    document["fingerprint"] = json.loads((run / "training.json").read_text())["fingerprint"]
     (run / "evaluation-own.json").write_text(json.dumps(document))
     assert main(["convert", "to-huggingface", str(run), "--out", str(tmp_path / "four")]) == 0
     (result,) = ModelCard.load(tmp_path / "four/README.md").data.eval_results

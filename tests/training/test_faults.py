@@ -2,16 +2,14 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
-from tests.shell import python, run
-from tests.training.conftest import config, train, train_words
+from tests.shell import python, run, start
+from tests.training.conftest import config, same_weights, train, train_words
 from trm.training.checkpoints.folder import CheckpointFolder
 from trm.training.outputs import load_weights
 
@@ -23,10 +21,6 @@ EAGER = {"log_every": 5, "checkpoint_minutes": 1e-6, "evals": 3, "keep_checkpoin
 def command(data: Path, root: Path) -> list[str]:
     """Arguments of `python` that train RUN below `root`."""
     return ["-m", "trm", *train_words(RUN, data, root, "--backend", "cpu", **EAGER)]
-
-
-def equal(left: dict, right: dict) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +37,7 @@ def test_killed_at_twenty_random_moments(dataset_folder, expected, tmp_path):
     done = python("-m", "tests.training.killed", KILLS, SEED, *arguments, check=True)
     assert done.stdout.count("at call") == KILLS
     assert "resumed from" in done.stdout
-    assert equal(load_file(tmp_path / "run/weights.safetensors"), expected)
+    assert same_weights(load_file(tmp_path / "run/weights.safetensors"), expected)
     assert CheckpointFolder(tmp_path / "checkpoints").unfinished() == []
     assert list(tmp_path.rglob("*.tmp")) == []
 
@@ -84,7 +78,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(dataset_fold
     assert "the disk is full; free space and start again" in done.stderr
     assert "Traceback" not in done.stderr
     assert "resumed from" in done.stdout
-    assert equal(load_file(tmp_path / "run/weights.safetensors"), expected)
+    assert same_weights(load_file(tmp_path / "run/weights.safetensors"), expected)
 
 
 def test_a_limit_on_file_sizes_is_said_and_the_run_goes_on_without_it(dataset_folder, expected, tmp_path):
@@ -93,15 +87,14 @@ def test_a_limit_on_file_sizes_is_said_and_the_run_goes_on_without_it(dataset_fo
     assert done.returncode == 2, done.stdout + done.stderr
     assert "may not write files of this size" in done.stderr.splitlines()[-1]
     python(*arguments, check=True)
-    assert equal(load_file(tmp_path / "run/weights.safetensors"), expected)
+    assert same_weights(load_file(tmp_path / "run/weights.safetensors"), expected)
 
 
 def test_two_starts_of_one_run_at_once_end_with_the_same_weights(dataset_folder, expected, tmp_path):
     words = [sys.executable, "-u", *command(dataset_folder, tmp_path)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    jobs = [subprocess.Popen(words, **pipes) for _ in range(2)]
+    jobs = [start(*words) for _ in range(2)]
     said = [job.communicate(timeout=300)[0] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], said
     assert sum("trains this run; waiting for it to end" in text for text in said) <= 1
     assert sum("step 5/30" in text for text in said) == 1  # one trained, the other found it done
-    assert equal(load_file(tmp_path / "run/weights.safetensors"), expected)
+    assert same_weights(load_file(tmp_path / "run/weights.safetensors"), expected)

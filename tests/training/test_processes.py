@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.shell import start
 from tests.training.conftest import config, train_words
 from trm.backends.cuda.gpus import claim
 from trm.backends.processes import run_workers
@@ -21,12 +22,11 @@ def test_each_process_claims_another_gpu(tmp_path):
         "import os, pathlib, sys; os.umask(0o077); from trm.backends.cuda.gpus import claim; "
         "ask = lambda: claim(['a', 'b'], 1, pathlib.Path(sys.argv[1])); print(*ask(), *ask(), flush=True); input()"
     )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     told = []
     for _ in range(2):  # the claims end with their processes
         processes = []
         for _ in range(5):
-            processes.append(subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], **pipes))
+            processes.append(start(sys.executable, "-c", code, tmp_path, stdin=subprocess.PIPE, stderr=None))
             first, again = (lambda words: (words[:2], words[2:]))(processes[-1].stdout.readline().split())
             assert first == again
             told.append(first)
@@ -68,8 +68,7 @@ def test_a_worker_that_waits_for_a_dead_one_is_ended(capfd):
 def test_two_workers_stop_with_a_checkpoint(dataset_folder, tmp_path):
     more = ["--workers", "2", "--backend", "cpu", "--log", str(tmp_path / "log")]
     words = train_words(config(training={"steps": 100_000}), dataset_folder, tmp_path, *more, log_every=5)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen([sys.executable, "-m", "trm", *words], **pipes) as job:
+    with start(sys.executable, "-m", "trm", *words) as job:
         assert any("step 10/" in line for line in job.stdout)
         job.send_signal(signal.SIGTERM)
         rest = job.stdout.read()

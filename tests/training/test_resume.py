@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.damage import DAMAGES, damage
-from tests.training.conftest import after, config, train, trainer
+from tests.training.conftest import after, config, same_weights, train, trainer
 from trm.errors import UserError
 from trm.training.checkpoints.folder import CheckpointFolder, load_newest
 from trm.training.outputs import load_weights
@@ -48,14 +48,11 @@ def test_ends_bit_identical(training, dataset_folder, tmp_path):
     for name, tensor in whole.state.shared_tensors().items():
         assert torch.equal(resumed.state.shared_tensors()[name], tensor), name
     carries = (trainer.state.on_host(trainer.backend, carry=True)[1] for trainer in (whole, resumed))
-    expected, found = carries
-    for name, tensor in expected.items():
-        assert torch.equal(found[name], tensor), name
+    assert same_weights(*carries)
     assert metrics(resumed) == metrics(whole)
     ours, theirs = load_weights(tmp_path / "run").tensors, load_weights(tmp_path / "whole" / "run").tensors
-    assert ours.keys() == theirs.keys()
     assert any(name.startswith("snapshot2.") for name in ours)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert same_weights(ours, theirs)
 
 
 def test_newest_and_best_are_kept(dataset_folder, tmp_path):
@@ -88,7 +85,7 @@ def test_one_that_cannot_be_read_is_not_taken_for_damaged(dataset_folder, tmp_pa
         load_newest(found.saver.folder)
 
 
-def test_an_interrupted_write_is_no_checkpoint(dataset_folder, tmp_path):
+def test_an_interrupted_write_is_no_checkpoint(tmp_path):
     folder = CheckpointFolder(tmp_path)
     folder.write(5, "state.safetensors", b"half")
     assert folder.steps() == []

@@ -171,14 +171,14 @@ def test_restarts_see_the_puzzle_under_symmetries():
 
 SEARCHES = {
     "the first right answer ends it": (
-        [[(WORSE, -1.0), (ANSWER, -2.0), (WRONG, 3.0)]], 3, (True, ANSWER, 0, 2, -2.0), [WORSE, ANSWER],
+        [[(WORSE, -1.0), (ANSWER, -2.0), (WRONG, 3.0)]], 3, (ANSWER, True, 0, 2, -2.0), [WORSE, ANSWER],
     ),
     "restarts go on until one is right": (
-        [[(WRONG, 3.0)], [(WORSE, 5.0)], [(ANSWER, -1.0)], []], 1, (True, ANSWER, 2, 1, -1.0), [ANSWER],
+        [[(WRONG, 3.0)], [(WORSE, 5.0)], [(ANSWER, -1.0)], []], 1, (ANSWER, True, 2, 1, -1.0), [ANSWER],
     ),
     "else the most believed one is given": (
         [[(WORSE, 9.0), (WORSE, -3.0)], [(WRONG, 8.0), (WRONG, 2.0)], [(WORSE, 0.0)] * 2],
-        2, (False, WRONG, 1, 2, 2.0), [WRONG, WRONG],
+        2, (WRONG, False, 1, 2, 2.0), [WRONG, WRONG],
     ),
 }  # fmt: skip
 
@@ -187,14 +187,8 @@ SEARCHES = {
 def test_a_search(case):
     script, steps, found, history = SEARCHES[case]
     result = solve(Scripted(script), FOUR, from_text(PUZZLE)[None], steps, len(script))
-    told = (
-        result.right[0],
-        to_text(result.answers[0]),
-        result.starts[0],
-        result.steps[0],
-        result.halt_logits[0],
-    )
-    assert told == found
+    told = [getattr(result, field)[0] for field in ("right", "starts", "steps", "halt_logits")]
+    assert (to_text(result.answers[0]), *told) == found
     assert [to_text(grid) for grid in result.history] == history
 
 

@@ -1,13 +1,11 @@
 """Several processes over gloo: the same result as one, and an end instead of a hang."""
 
-import csv
 import json
 import os
 import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -16,7 +14,8 @@ import pytest
 import torch
 
 from tests import shell
-from tests.training.conftest import config, first_losses, train_words
+from tests.storage.cloud import free_port
+from tests.training.conftest import config, first_losses, history, same_weights, train_words
 from trm.backends.tpu.metrics import DUTY_CYCLE, HBM_TOTAL, HBM_USED
 from trm.backends.workers import choose_interface
 from trm.errors import UserError
@@ -79,18 +78,13 @@ finally:
 
 def run_workers(world, task, run, data, root, environments=({}, {}, {}, {})):
     """Outputs and exit codes of `world` workers, by rank. `environments`: further variables of each."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = os.environ | {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    common |= {"TRM_WORKER_TIMEOUT": "60"}
+    common = os.environ | {"WORLD_SIZE": str(world), "TRM_WORKER_TIMEOUT": "60"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     if sys.platform == "linux":  # not the address of the host's name, which other tests' networks may hide
         common["GLOO_SOCKET_IFNAME"] = "lo"
-    command = [sys.executable, "-c", SCRIPT, task, run.model_dump_json(), str(data), str(root)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    command = [sys.executable, "-c", SCRIPT, task, run.model_dump_json(), data, root]
     processes = [
-        subprocess.Popen(command, env=common | {"RANK": str(rank)} | environments[rank], **pipes)
-        for rank in range(world)
+        shell.start(*command, env=common | {"RANK": str(rank)} | environments[rank]) for rank in range(world)
     ]
     outputs = []
     for process in processes:
@@ -99,11 +93,6 @@ def run_workers(world, task, run, data, root, environments=({}, {}, {}, {})):
             for other in processes:
                 other.kill()
     return outputs, [process.returncode for process in processes]
-
-
-def history(root):
-    """The rows of a run's history."""
-    return list(csv.DictReader((root / "run" / "history.csv").read_text().splitlines()))
 
 
 RUN = config(training={"micro_batches": 2, "puzzle_lr": 1e-2, "steps": 6})
@@ -178,7 +167,7 @@ def test_a_step_in_two_recorded_halves_is_the_step(dataset_folder, tmp_path):
         assert codes == [0, 0], outputs
         assert not any("without a CUDA graph" in output for output in outputs)
         weights.append(load_weights(tmp_path / task / "run").weights("raw"))
-    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+    assert same_weights(*weights)
 
 
 @pytest.mark.parametrize(("task", "step"), [("perturb", "4"), ("flip", r"\d+"), ("differ", "0")])
@@ -214,8 +203,7 @@ def test_under_torchrun_a_killed_worker_takes_the_job_down(dataset_folder, tmp_p
     launcher += ["--monitor-interval", "3"]  # torchrun would sooner end the survivor than let it say why
     run = config(training={"steps": 100_000})
     words = train_words(run, dataset_folder, tmp_path, "--backend", "cpu", log_every=5)
-    command = [*launcher, "-m", "trm", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
+    with shell.start(*launcher, "-m", "trm", *words) as job:
         assert any("step 10/" in line for line in job.stdout)
         workers = shell.run("ps", "-o", "pid=", "--ppid", job.pid).stdout.split()
         os.kill(max(map(int, workers)), signal.SIGKILL)
@@ -251,14 +239,16 @@ def test_under_torchrun_workers_meet_though_the_hosts_name_leads_nowhere(tmp_pat
     assert shell.run(*command, env=environment, check=True).stdout.count("6") == 2
 
 
-def test_workers_of_one_machine_meet_on_its_loopback_interface(monkeypatch):
-    for name, value in {
-        "MASTER_ADDR": "this-host.example",
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-    }.items():
+def started_with(monkeypatch, **variables):
+    """What tells a worker of the others."""
+    for name in ("LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+
+
+def test_workers_of_one_machine_meet_on_its_loopback_interface(monkeypatch):
+    started_with(monkeypatch, MASTER_ADDR="this-host.example", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     choose_interface()
     assert os.environ["MASTER_ADDR"] == "127.0.0.1"
     assert os.environ["GLOO_SOCKET_IFNAME"] in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}
@@ -267,13 +257,9 @@ def test_workers_of_one_machine_meet_on_its_loopback_interface(monkeypatch):
     assert os.environ["GLOO_SOCKET_IFNAME"] == "eth7"
 
 
-@pytest.mark.parametrize("local", ["2", None])
+@pytest.mark.parametrize("local", [{"LOCAL_WORLD_SIZE": "2"}, {}])
 def test_workers_of_several_machines_are_left_alone(monkeypatch, local):
-    for name, value in {"MASTER_ADDR": "host-0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": local or ""}.items():
-        monkeypatch.setenv(name, value)
-    if local is None:
-        monkeypatch.delenv("LOCAL_WORLD_SIZE")
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    started_with(monkeypatch, MASTER_ADDR="host-0", WORLD_SIZE="4", **local)
     choose_interface()
     assert os.environ["MASTER_ADDR"] == "host-0"
     assert "GLOO_SOCKET_IFNAME" not in os.environ

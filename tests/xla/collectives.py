@@ -19,15 +19,8 @@ from jax._src.lib.mlir import ir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 DEVICES = 4
-DTYPES = {
-    "f32": np.float32,
-    "i32": np.int32,
-    "i16": np.int16,
-    "ui8": np.uint8,
-    "i1": np.bool_,
-    "ui32": np.uint32,
-}
-DTYPES |= {"i64": np.int64, "f64": np.float64}
+DTYPES = {"f32": np.float32, "f64": np.float64, "i16": np.int16, "i32": np.int32, "i64": np.int64}
+DTYPES |= {"i1": np.bool_, "ui8": np.uint8, "ui32": np.uint32}
 
 
 def arguments(module: str) -> list[tuple[tuple[int, ...], str, int | None]]:

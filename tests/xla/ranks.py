@@ -108,7 +108,7 @@ def dataset_of(case: str) -> Path:
     place = FOLDER / ("arc" if case == "arc" else "sudoku")
     if case == "arc":
         return place / "set" if place.exists() else build(run_of(case).data, place)
-    return place if place.exists() else write_dataset(place, train=40, validation=8, test=8)
+    return place if place.exists() else write_dataset(place)
 
 
 def trainer(case: str, log: Log, checkpoints: Path) -> Trainer:

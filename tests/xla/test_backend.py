@@ -24,7 +24,7 @@ NONE_HALTED |= {f"train/halt_share/{step}" for step in (1, 2, 3, 4)}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("runs")
-    write_dataset(home / "tiny", train=40, validation=8, test=8)
+    write_dataset(home / "tiny")
     return home
 
 

@@ -1,13 +1,12 @@
 """One traced step, partitioned over four devices, on one process and on two that really exchange their sums."""
 
-import socket
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from tests.shell import ROOT, python
+from tests.shell import ROOT, python, start
+from tests.storage.cloud import free_port
 
 TRACED = """
 import os, sys
@@ -23,24 +22,16 @@ Path(sys.argv[2]).write_text([text for phase, text in backend.programs if phase 
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def start(*arguments: object) -> subprocess.Popen:
-    command = [sys.executable, "-m", "tests.xla.collectives", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
 def test_two_processes_compute_what_one_does(mixer, tmp_path):
     module = tmp_path / "step.mlir"
     python("-c", TRACED, mixer, module, cwd=ROOT, check=True)
     outs, port = [tmp_path / f"{name}.npz" for name in ("one", "first", "second")], free_port()
-    started = [start(module, outs[0]), *(start(module, outs[1 + k], k, 2, port) for k in range(2))]
-    for process in started:
+    command = (sys.executable, "-m", "tests.xla.collectives", module)
+    for process in (
+        start(*command, outs[0], cwd=ROOT),
+        *(start(*command, outs[1 + k], k, 2, port, cwd=ROOT) for k in range(2)),
+    ):
         told, _ = process.communicate(timeout=600)
         assert process.returncode == 0, told[-3000:]
     one, first, second = (dict(np.load(out)) for out in outs)

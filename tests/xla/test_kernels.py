@@ -1,14 +1,12 @@
 """The TPU kernels, interpreted on a CPU, and the recursion's own backward against plain torch."""
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.shell import ROOT, python
+
 torch = pytest.importorskip("torch")
-ROOT = Path(__file__).parents[2]
 
 
 def steps(mixer: str, kind: str, keep: int = 2) -> dict[str, Any]:
@@ -61,12 +59,8 @@ def test_models_that_do_not_fit_the_kernels_are_left_to_xla():
     from trm.model.definition import Architecture
 
     def weights(width: int, inner: int, token_inner: int | None = None) -> dict[str, Any]:
-        found = {"blocks.0.channel_mlp.down": torch.empty(width, inner)}
-        return (
-            found
-            if token_inner is None
-            else found | {"blocks.0.token_mlp.down": torch.empty(97, token_inner)}
-        )
+        tokens = {} if token_inner is None else {"blocks.0.token_mlp.down": torch.empty(97, token_inner)}
+        return tokens | {"blocks.0.channel_mlp.down": torch.empty(width, inner)}
 
     arch = Architecture(2, 8, 16, True, torch.bfloat16)
     assert usable(weights(512, 1536), arch, 97, 192)
@@ -170,9 +164,6 @@ for kind, *sizes in EXTREMES:
 
 @pytest.mark.parametrize("way", ["forward", "backward"])
 def test_the_largest_shapes_that_kernels_take_compile(way):
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILED, way], cwd=ROOT, capture_output=True, text=True, timeout=900
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = python("-c", COMPILED, way, cwd=ROOT, timeout=900, check=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith(("attention", "token", "channel"))]
     assert lines == [" ".join(map(str, shape)) + " fits" for shape in EXTREMES]

@@ -18,7 +18,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> Path:
-    return write_dataset(tmp_path_factory.mktemp("data") / "tiny", train=40, validation=8, test=8)
+    return write_dataset(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def train(

@@ -2,6 +2,7 @@
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import pytest
 from benchmarks import isoflop
 from tests.analysis.conftest import figure
 from tests.analysis.synthetic import experiment
-from trm.analysis.claims import sentences
+from trm.analysis.claims import Claim, sentences
 from trm.analysis.drawing import save, styled
 from trm.analysis.fits import fit_table
 from trm.analysis.fits.optimum import best_of
@@ -21,6 +22,11 @@ from trm.analysis.tables import Table, collect
 from trm.study.schema import RunConfig
 
 SPEC = {"form": "isoflop", "x": "model.d_model", "second": "train_flops", "y": "cross_entropy"}
+
+
+def claim_of(group: dict[str, Any]) -> Claim:
+    """The first claim of a fit's only group."""
+    return claims_of_fit({"spec": SPEC, "groups": [group]})[0]
 
 
 def spent(root: Path, exponent: float) -> Table:
@@ -43,7 +49,7 @@ def test_the_best_value_at_equal_compute_and_its_exponent_are_found(tmp_path: Pa
     table = spent(tmp_path, 0.25)
     table.rows[x] = table.rows["model.d_model"]
     spec = figure(kind="isoflop", best=x, y="error")
-    fit = {**fit_table(table, spec.fits("isoflop")[0].model_copy(update={"bootstrap": 200}))}
+    fit = fit_table(table, spec.fits("isoflop")[0].model_copy(update={"bootstrap": 200}))
     group = fit["groups"][0]
     assert [item["edge"] for item in group["optima"]] == [False] * 5
     low, high = group["law"]["intervals"]["a"]
@@ -66,18 +72,13 @@ def test_a_best_width_at_the_edge_of_the_grid_only_bounds_it(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("last", "missed"), [([70.0, 80.0], True), ([90.0, 110.0], False)])
 def test_an_optimum_that_the_law_misses_is_named(last: list[float], missed: bool) -> None:
-    law = {
-        "parameters": {"a": 0.5, "A": 1e-5, "steps": 0.3},
-        "enough_points": True,
-        "doubts": [],
-        "local": None,
-    }
-    law["intervals"] = {"a": [0.4, 0.6], "steps": [0.2, 0.4]}
+    law = {"parameters": {"a": 0.5, "A": 1e-5, "steps": 0.3}, "enough_points": True, "doubts": []}
+    law |= {"local": None, "intervals": {"a": [0.4, 0.6], "steps": [0.2, 0.4]}}
     optima = [
         {"second": second, "x_interval": interval, "edge": False, "doubling": {"value": 0.2}}
         for second, interval in ((1e10, [0.9, 1.1]), (1e12, [9.0, 11.0]), (1e14, last))
     ]
-    (claim,) = claims_of_fit({"spec": SPEC, "groups": [{"law": law, "optima": optima}]})
+    claim = claim_of({"law": law, "optima": optima})
     said = "The power law lies outside the interval of the best width d at training compute of 10¹⁴ FLOPs."
     assert (said in claim.notes) is missed
 
@@ -88,12 +89,8 @@ def test_a_law_is_claimed_of_simulated_studies_where_there_is_one(
 ) -> None:
     """With seeds shared by all points. Widths that grow with the budget feign a law where the best one is the same."""
     bends, width = next(truth[1::2] for truth in isoflop.TRUTHS if truth[::2] == (curvature, exponent))
-    laws = 0
-    for index in range(10):
-        claim = claims_of_fit(
-            {"spec": SPEC, "groups": [isoflop.studied(bends, exponent, width, index, 0.7)]}
-        )[0]
-        laws += bool(claim.sign)
+    groups = (isoflop.studied(bends, exponent, width, index, 0.7) for index in range(10))
+    laws = sum(bool(claim_of(group).sign) for group in groups)
     assert laws >= 7 if claimed else laws <= 1
 
 
@@ -109,7 +106,7 @@ def test_a_best_width_that_bends_is_no_law() -> None:
     columns = ["model.d_model", "train_flops", "training.steps", "cross_entropy", "run", "seed"]
     frame = pd.DataFrame(rows, columns=columns).assign(finished=True, experiment="isoflop")
     group = best_of(frame, FitSpec(bootstrap=200, **SPEC))
-    (claim,) = claims_of_fit({"spec": SPEC, "groups": [group]})
+    claim = claim_of(group)
     assert claim.value == pytest.approx(0.2, abs=0.05)
     assert claim.against.startswith("between 6.31")
     assert "by a local exponent of 0.2" in claim.text()

@@ -14,12 +14,8 @@ RESTARTS = {"experiment": "inference", "restarts": True}
 
 
 def test_it_is_drawn(drawn: Drawn) -> None:
-    drawing = drawn("", kind="scaling_laws", panels=LAWS)
-    assert [claim.subject for claim in drawing.claims] == [
-        "parameters",
-        "unique training puzzles",
-        "test-time compute",
-    ]
+    subjects = [claim.subject for claim in drawn("", kind="scaling_laws", panels=LAWS).claims]
+    assert subjects == ["parameters", "unique training puzzles", "test-time compute"]
 
 
 def test_best_choices_share_a_panel_and_titles_say_what_was_found(drawn: Drawn) -> None:

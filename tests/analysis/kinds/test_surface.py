@@ -10,41 +10,33 @@ from trm.analysis.claims import sentences
 from trm.analysis.kinds.surface import error_at
 from trm.analysis.laws import claims_of_fit
 
-FORM: dict[str, Any] = {
-    "parameters": {"E": 0.02, "A": 1.0, "a": 0.5, "B": 1.0, "b": 0.3, "R*": 12.0},
-    "intervals": {"R*": [8.0, 20.0], "E": [0.01, 0.03]},
-}
-GROUP: dict[str, Any] = {
-    "forms": {"joint": FORM, "repeated_data": FORM},
-    "doubts": [],
-    "means": {"y": [0.5, 0.1]},
-}
+PARAMETERS = {"E": 0.02, "A": 1.0, "a": 0.5, "B": 1.0, "b": 0.3, "R*": 12.0}
+FORM = {"parameters": PARAMETERS, "intervals": {"R*": [8.0, 20.0], "E": [0.01, 0.03]}}
 
 
-def words(group: dict[str, Any]) -> str:
-    spec = {"form": group["chosen"], "x": "parameters", "second": "train_flops", "y": "error"}
-    return sentences(claims_of_fit({"spec": spec, "groups": [group]}))
+def group(chosen: str, *doubts: str) -> dict[str, Any]:
+    """A group of fit.json."""
+    return {"chosen": chosen, "forms": {chosen: FORM}, "doubts": [*doubts], "means": {"y": [0.5, 0.1]}}
+
+
+def words(chosen: str, *doubts: str) -> str:
+    spec = {"form": chosen, "x": "parameters", "second": "train_flops", "y": "error"}
+    return sentences(claims_of_fit({"spec": spec, "groups": [group(chosen, *doubts)]}))
 
 
 def test_supported_laws_in_words() -> None:
-    joint, repeated = {**GROUP, "chosen": "joint"}, {**GROUP, "chosen": "repeated_data"}
-    assert "The worth of the augmented copies of a puzzle is 12 [8, 20] fresh puzzles at most" in words(
-        repeated
-    )
-    assert (
-        "parameters with exponent −0.5. Error falls as a power law of training compute with exponent"
-        in words(joint)
-    )
-    assert words(joint).endswith("towards a floor of 2.0 % [1.0, 3.0].")
+    worth = "The worth of the augmented copies of a puzzle is 12 [8, 20] fresh puzzles at most"
+    assert worth in words("repeated_data")
+    both = "parameters with exponent −0.5. Error falls as a power law of training compute with exponent"
+    assert both in words("joint")
+    assert words("joint").endswith("towards a floor of 2.0 % [1.0, 3.0].")
 
 
 def test_doubtful_laws_are_not_claimed() -> None:
-    doubtful = {**GROUP, "doubts": ["an exponent reaches the bound of the search"]}
-    no = ": an exponent reaches the bound"
-    assert f"We claim no law of error against parameters and training compute{no}" in words(
-        {**doubtful, "chosen": "joint"}
-    )
-    assert f"the effective number of puzzles{no}" in words({**doubtful, "chosen": "repeated_data"})
+    doubt, no = "an exponent reaches the bound of the search", ": an exponent reaches the bound"
+    none = f"We claim no law of error against parameters and training compute{no}"
+    assert none in words("joint", doubt)
+    assert f"the effective number of puzzles{no}" in words("repeated_data", doubt)
 
 
 def test_laws_of_two_variables_are_drawn(drawn: Drawn) -> None:
@@ -54,7 +46,7 @@ def test_laws_of_two_variables_are_drawn(drawn: Drawn) -> None:
 
 def test_the_lines_follow_the_law() -> None:
     one = np.array([1.0])
-    joint = error_at({**GROUP, "chosen": "joint"}, {"parameters": 4 * one, "train_flops": one})
+    joint = error_at(group("joint"), {"parameters": 4 * one, "train_flops": one})
     assert joint == pytest.approx(0.02 + 4**-0.5 + 1)
     at = {"data.train_puzzles": 4 * one, "data.augmentations": 0 * one}
-    assert error_at({**GROUP, "chosen": "repeated_data"}, at) == pytest.approx(0.02 + 4**-0.5)
+    assert error_at(group("repeated_data"), at) == pytest.approx(0.02 + 4**-0.5)

@@ -262,10 +262,7 @@ PAIR = '{"input": [[1]], "output": [[2]]}'
         ('{\n"a": {"train": []}}', "line 2: task a has no list `train`"),
         ('{\n"a": {"train": [PAIR]}}', "line 2: task a has no list `test`"),
         ('{"a": {"train": [{"input": [[1]]}], "test": [PAIR]}}', "line 1: task a train 1 is not a pair"),
-        (
-            '{"a": {"train": [PAIR], "test": [{"input": [[1], [1, 2]]}]}}',
-            "task a test 1 input is not a grid",
-        ),
+        ('{"a": {"train": [PAIR], "test": [{"input": [[1], [1, 2]]}]}}', "task a test 1 input is not a grid"),
         ('{"a": {"train": [PAIR], "test": [{"input": [[10]]}]}}', "a cell that is not a colour"),
         ('{"a": {"train": [PAIR], "test": [{"input": [[true]]}]}}', "a cell that is not a colour"),
         ('{"a": {"train": [PAIR], "test": [{"input": [[1]]}]}}', "task a has no solution"),

@@ -12,7 +12,6 @@ from trm.data.pool import load_pool
 from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity, shape
 from trm.study.schema import DataConfig
-from trm.tasks.arc import arc
 from trm.tasks.arc.spec import FAMILIES
 from trm.tasks.build import build_source
 
@@ -60,12 +59,6 @@ def test_tasks_that_do_not_fit_the_canvas_are_left_out(tmp_path):
     alone.write_text(json.dumps({"train": [pair], "test": [pair]}))
     with pytest.raises(UserError, match="grids larger than data.arc_side=5: raise it"):
         build_source(arc_config([alone], arc_side=5), tmp_path / "other")
-
-
-def test_a_full_canvas_has_no_ends():
-    grid = np.full((4, 4), 3, dtype=np.uint8)
-    assert (arc.encode(grid, 4) == 5).all()
-    assert (arc.decode(arc.encode(grid, 4)) == grid).all()
 
 
 def test_the_side_is_part_of_a_data_sets_name_unless_it_is_the_official_one():
