@@ -25,7 +25,7 @@ def test_best_choices_share_a_panel_and_titles_say_what_was_found(drawn: Drawn) 
     assert len(titles) == 3
     assert titles[0].startswith("a Error falls ")
     assert "best" in titles[1]  # the fits of two best choices stand in one panel
-    assert titles[2].startswith("c 2 attempts predict 4 to 0.")
+    assert titles[2].startswith("c 4 attempts solve ")
     dashed = [line for line in drawing.canvas.axes[0].lines if line.get_linestyle() == "--"]
     assert dashed, "the best rival is drawn"
 

@@ -13,7 +13,7 @@ from trm.analysis.labels import FORM_NAMES, Label, label
 from trm.analysis.laws import Fit, claims_of_fit, slope, supported
 from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Column, Figure, FitSpec
-from trm.analysis.words import estimate, noun, points, sentence
+from trm.analysis.words import estimate, noun, percent, points, sentence
 from trm.errors import UserError
 
 TITLE = 42
@@ -135,7 +135,7 @@ def _falls(fit: Fit, panel: Panel) -> str:
     verb = "falls" if last < first else "rises"
     if not supported(group):
         fold = max(first, last) / min(first, last)
-        return sentence(f"{noun(panel.y)} {verb} {estimate(fold)}-fold, by no power law")
+        return sentence(f"{noun(panel.y)} {verb} {estimate(fold)}-fold; no power law is claimed")
     value, _ = slope(group["forms"][group["chosen"]])
     return sentence(f"{noun(panel.y)} {verb} as power {estimate(value)} of {noun(panel.x)}")
 
@@ -217,5 +217,17 @@ def _restarts(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, A
     axis.set_ylim(low - 0.4 * (high - low) * bool(key), high)  # room for the legend below the curves
     _legend(axis)
     first = next(iter(laws.values()))
-    title = f"{first.half} attempts predict {first.whole} to {points(restarts.missed(laws), sign=False)}"
-    return Shown(title, "", rows, restarts.claims(laws, key))
+    missed = points(restarts.missed(laws), sign=False)
+    note = f"dashed: predicted from {first.half} attempts; it misses {first.whole} by {missed} at most"
+    return Shown(_attempts(laws, key), common.wrap(note, 52), rows, restarts.claims(laws, key))
+
+
+def _attempts(laws: Mapping[Any, restarts.Law], key: str | None) -> str:
+    """The takeaway of restarts: what all attempts solve by the best and the worst policy."""
+    ranked = sorted(laws, key=lambda name: laws[name].measured.value)
+    ends = dict.fromkeys((ranked[-1], ranked[0]))
+    solved = [
+        f"{percent(laws[name].measured.value)} by {common.hue_name(str(key), name) if key else 'restarts'}"
+        for name in ends
+    ]
+    return f"{laws[ranked[0]].whole} attempts solve {', '.join(solved)}"

@@ -73,7 +73,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             common.seed_marks(axes[0], at, values, shades[value], marker, **beside)
         heights = [mean.value for mean in means.values()]
         axes[0].plot(np.array(list(means)), heights, color=shades[value], linewidth=1.1)
-        found.append(gain(series, setting_in_words(key, value) if key else "", tested))
+        place = setting_in_words(key, value) if key else ""
+        place += " in training" * (key == "model.halt_max_steps")
+        found.append(gain(series, place, tested))
     trained = rows["model.halt_max_steps"].unique()
     if len(trained) == 1:
         axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
