@@ -110,7 +110,7 @@ with warnings.catch_warnings(record=True) as caught:
         program(backend.place(torch.ones(4)), (1, 1, 1))
     assert not caught, [str(warning.message) for warning in caught]
     total = backend.place(torch.zeros(1))  # another shape: another program
-    program(backend.place(torch.ones(1)), 1, 1)
+    program(backend.place(torch.ones(1)), (1, 1, 1))
 print(*[warning.message for warning in caught])
 assert backend.counters()["xla/late_compilations"] == 1
 """
