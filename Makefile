@@ -1,5 +1,5 @@
 # make report     the laptop study: results/report.html and results/plots/scaling_laws.pdf (ARGS=-p: all of Snakemake's output)
-# make study      the larger laptop study (about an hour)
+# make study      the larger laptop study (about two hours)
 # make fetch      download what the report of a scale reads (SCALE=gpu), for compute nodes without internet
 # make test       the core tests, on any machine, a few minutes
 # make test-all   every test: emulated pod, Slurm, browser, TPU backend (a second environment of 7 GB)

@@ -11,6 +11,7 @@ import torch
 from tests.training.puzzles import write_dataset
 from trm.backends.cpu.device import CpuBackend
 from trm.study.schema import RunConfig, RuntimeConfig
+from trm.study.stages import stage_at
 from trm.training.checkpoints.folder import CheckpointFolder
 from trm.training.dataset import Dataset
 from trm.training.loop import Trainer
@@ -81,8 +82,7 @@ def same_weights(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
 def steps(found: Trainer, first: int, last: int) -> None:
     """Train these steps, without what a run does besides."""
     for step in range(first, last + 1):
-        stage = next(stage for stage in found.stages if step <= stage.last_step)
-        found.program(found.feed.batch(step), stage.recursion)
+        found.program(found.feed.batch(step), stage_at(found.stages, step).recursion)
         found.record.done = step
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple, Self, TypeVar
 from trm.study.schema import CurriculumStage, DataConfig, DataStage, ModelConfig, TrainingConfig
 
 AnyStage = TypeVar("AnyStage", CurriculumStage, DataStage)
+Span = TypeVar("Span", "Stage", "DrawStage")
 
 
 class Recursion(NamedTuple):
@@ -40,6 +41,11 @@ class DrawStage(NamedTuple):
     last_step: int
     hints: tuple[int, int]
     """Fewest and most extra clues of a row."""
+
+
+def stage_at(stages: Sequence[Span], step: int) -> Span:
+    """The stage of a step, counted from 1."""
+    return next(stage for stage in stages if step <= stage.last_step)
 
 
 def last_step(until: float, steps: int) -> int:

@@ -10,7 +10,7 @@ from trm.data import hints
 from trm.data.sampler import SampledRows
 from trm.model.parameters import uniform
 from trm.study.schema import RunConfig
-from trm.study.stages import draw_stages, recursion_stages
+from trm.study.stages import draw_stages, recursion_stages, stage_at
 from trm.tasks.base import HostAugmenter
 from trm.training.dataset import Dataset
 from trm.training.metrics import Clocks
@@ -87,7 +87,7 @@ class Feed:
         """Exploration's minimum of this worker's rows."""
         config, training = self._config, self._config.training
         probability = exploration_at(step, training.steps, training.exploration, training.exploration_final)
-        longest = next(s.recursion.halt_max_steps for s in self._recursion if step <= s.last_step)
+        longest = stage_at(self._recursion, step).recursion.halt_max_steps
         sizes = training.batch_size, probability, longest
         return exploration_minimum(config.seed, step, *sizes)[self._first : self._first + self._count]
 
@@ -97,6 +97,6 @@ class Feed:
         rows = config.training.batch_size, self._first, self._count
         keys = [hints.keys_of_step(config.seed, step - 1, *rows) for step in steps]
         order = hints.order(np.concatenate(keys), questions == hints.BLANK)
-        ranges = [next(stage.hints for stage in self._stages if step <= stage.last_step) for step in steps]
+        ranges = [stage_at(self._stages, step).hints for step in steps]
         counts = [hints.counts(key, *limits) for key, limits in zip(keys, ranges, strict=True)]
         return order, np.concatenate(counts).astype(np.float32)

@@ -18,7 +18,7 @@ from trm.model.scores import Score
 from trm.provenance import now
 from trm.study.fingerprint import RECIPE_VERSION
 from trm.study.schema import RunConfig, RuntimeConfig
-from trm.study.stages import recursion_stages
+from trm.study.stages import recursion_stages, stage_at
 from trm.training.checkpoints.folder import CheckpointFolder, load_newest
 from trm.training.checkpoints.saving import Record, Saver, resume_identity
 from trm.training.dataset import Dataset
@@ -121,7 +121,7 @@ class Trainer:
         self.backend.request_stop(self.state.stop, self.signals.stop)
 
     def _one_step(self) -> None:
-        stage = next(stage for stage in self.stages if self.record.done < stage.last_step)
+        stage = stage_at(self.stages, self.record.done + 1)
         self._check_time()
         self.profile.before(self.record.done + 1)
         started = time.monotonic()

@@ -16,7 +16,7 @@ from trm.backends.cpu.device import peak_resident_bytes
 from trm.study.fingerprint import run_fingerprint
 from trm.study.flops import parameters, step_flops
 from trm.study.schema import RunConfig, RuntimeConfig
-from trm.study.stages import recursion_stages
+from trm.study.stages import recursion_stages, stage_at
 from trm.study.tasks import Sizes
 from trm.study.text import count
 from trm.training.checkpoints.folder import CheckpointFolder
@@ -136,7 +136,7 @@ class Reporter:
         config, puzzles, backend, clocks = self._config, self._puzzles, self._backend, self._clocks
         done, steps = self._record.done, self._record.done - self._step
         rate = steps * config.training.batch_size / max(1e-9, time.monotonic() - self._at)
-        stage = next(stage for stage in self._stages if done <= stage.last_step)
+        stage = stage_at(self._stages, done)
         flops = step_flops(config.model, puzzles.seq_len, puzzles.vocab, *stage.recursion.cycles)
         step, feed, transfer = (
             (getattr(clocks, name) - getattr(self._before, name)) / max(1, steps)
