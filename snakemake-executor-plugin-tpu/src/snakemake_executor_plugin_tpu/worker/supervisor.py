@@ -217,7 +217,9 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGABRT)
                 os.kill(pid, signal.SIGCONT)
-        self._wait(1.0)
+        deadline = time.monotonic() + STACKS_SECONDS
+        while set(frozen) & set(descendants(os.getpid())) and time.monotonic() < deadline:
+            self._wait(0.05)
 
     def _stop(self) -> int:
         grace = float(read(self.folder / "stop") or self.spec.get("grace", 10))
