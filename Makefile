@@ -85,9 +85,9 @@ test: $(VENV)/.ready
 
 test-all: test test-full
 
-# what `make test` leaves out; three processes, as these tests wait for servers about half of their time
+# what `make test` leaves out; four processes, as these tests wait for servers about half of their time
 test-full: $(VENV)/.ready $(if $(filter 1,$(XLA)),$(TPU_VENV)/.ready)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m full
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m full
 	@$(if $(filter 1,$(XLA)),$(MAKE) --no-print-directory test-xla,echo "Skipped: the tests of the TPU backend (torch_xla has wheels for Linux on x86-64 only, or XLA=0 was given)")
 
 test-xla: $(TPU_VENV)/.ready

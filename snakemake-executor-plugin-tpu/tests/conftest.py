@@ -9,12 +9,15 @@ from local_agent import Agent
 from snakemake_executor_plugin_tpu.capacity import Capacity
 from snakemake_executor_plugin_tpu.cloud import TpuCloud
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
-from snakemake_executor_plugin_tpu.emulator.study import Study
+from snakemake_executor_plugin_tpu.emulator.study import Call, Study
 from snakemake_executor_plugin_tpu.emulator.tpu_api import TpuApi
 from snakemake_executor_plugin_tpu.health import ASIDE
 from snakemake_executor_plugin_tpu.keys import public_half
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 from snakemake_executor_plugin_tpu.ssh import HELD
+from tests.warm import Popen
+
+Call.popen = Popen
 
 
 @pytest.fixture(autouse=True)

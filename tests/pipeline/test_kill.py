@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests import warm
 from tests.pipeline.conftest import new_project, one_run
 
 STEPS = 400
@@ -26,7 +27,7 @@ COMMANDS = {"study run": ["trm", "study", "run"], "snakemake": ["snakemake"]}
 def start(project, command="study run", **options):
     words = [sys.executable, "-m", *COMMANDS[command], "--profile", "profiles/local", "--cores", "1"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(words, cwd=project.folder, start_new_session=True, **quiet | options)
+    return warm.Popen(words, cwd=project.folder, start_new_session=True, **quiet | options)
 
 
 def wait_for_checkpoint(project, process):

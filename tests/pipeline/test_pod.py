@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ import yaml
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.emulator.study import default_signals, until
+from tests import warm
 from tests.pipeline.conftest import ROOT
 from tests.rehearsal import PREFIX, STUDY, checkout, programs, rehearse, send, share_kernel
 
@@ -45,7 +45,7 @@ class Call:
         command += ["--tpu-accelerator-type", "v4-8", "--resources", "tpu_hosts=1"]
         names = {"TRM_BUCKET": f"gs://{pod.bucket.name}/{PREFIX}", "TRM_COMMIT": version}
         with default_signals(), self.log.open("wb") as log:
-            self.process = subprocess.Popen(
+            self.process = warm.Popen(
                 [*command, "--config", "pod_hosts=1", STUDY],
                 cwd=folder,
                 env=os.environ | pod.environment | names,

@@ -113,7 +113,7 @@ SEARCH = """(() => {
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "count"), [("sudoku6", 100), ("sudoku9", 60), ("sudoku9_hard", 40)])
+@pytest.mark.parametrize(("name", "count"), [("sudoku6", 40), ("sudoku9", 20), ("sudoku9_hard", 8)])
 def test_the_page_finds_what_solve_finds(name, count, file, window, capsys):
     """Verdicts are equal; of solved puzzles restart, step and answer too, halt logits to rounding. Two views."""
     if not (MODELS / name).exists():
@@ -129,7 +129,7 @@ def test_the_page_finds_what_solve_finds(name, count, file, window, capsys):
     np.testing.assert_allclose([found[i][4] for i in solved], [wanted[i][4] for i in solved], atol=0.02)
     assert any(found[i][2] > VIEW_STEPS for i in solved)
     options = ["--model", str(MODELS / name), "--steps", "12", "--restarts", "2", "--threads", "1"]
-    for question, row in zip(questions[:10], found, strict=False):
+    for question, row in zip(questions[:4], found, strict=False):
         assert main(["solve", to_text(question), *options]) == (0 if row[0] else 1)
         printed = capsys.readouterr().out.splitlines()
         assert not row[0] or to_text(np.array(row[3], np.uint8)) in printed

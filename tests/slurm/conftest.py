@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.pipeline.conftest import new_project, one_run
 from tests.slurm.cluster import Cluster, missing_program
 
@@ -86,7 +87,7 @@ class Study:
         """Start Snakemake with the Slurm profile in the background, by a command `before` it."""
         often = ("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "5")
         with (self.folder / "snakemake.txt").open("ab") as output:
-            process = subprocess.Popen(
+            process = warm.Popen(
                 [*before, sys.executable, "-m", "snakemake", "--profile", "profiles/slurm", *often, *words],
                 cwd=self.folder,
                 env=self.environment,

@@ -1,6 +1,6 @@
 """A run as one of two hosts sees it: the programs that each of its phases starts, in their order, as JSON.
 
-    python -m tests.xla.ranks RANK FOLDER '["mlp", "attention", "arc"]'
+    python -m tests.xla.ranks RANK FOLDER '["mlp", "arc"]'
 
 The other host is not there: what it would send equals what this one holds. Rank 0 comes first, because the other one
 reads its checkpoints and weights. Programs are known by torch_xla's hashes of their graphs.
@@ -100,7 +100,7 @@ class Log:
 def run_of(case: str) -> RunConfig:
     if case != "arc":
         return config(case, steps=STEPS, snapshots=2, micro_batches=2)
-    run = config("mlp", steps=STEPS, snapshots=2, puzzle_lr=1e-2)
+    run = config("attention", steps=STEPS, snapshots=2, puzzle_lr=1e-2)
     return run.model_copy(update={"data": DataConfig.model_validate(ARC)})
 
 

@@ -10,7 +10,7 @@ from tests.shell import ROOT, python
 from tests.training.conftest import train_words
 from trm.study.schema import RunConfig
 
-CASES = ("mlp", "attention", "arc")
+CASES = ("mlp", "arc")
 Phase = tuple[str, list[str], int]
 """Name, programs, compilations."""
 

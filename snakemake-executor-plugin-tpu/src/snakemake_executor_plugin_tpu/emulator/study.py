@@ -137,13 +137,15 @@ class Study:
 class Call:
     """A running call of Snakemake, whose output can be waited for."""
 
+    popen = subprocess.Popen
+
     def __init__(
         self, study: Study, program: tuple[str, ...], arguments: tuple[str, ...], environment: dict[str, str]
     ):
         self.lines: list[str] = []
         self.news = threading.Condition()
         with default_signals():
-            self.process = subprocess.Popen(
+            self.process = self.popen(
                 [sys.executable, "-X", "faulthandler", *program, "--profile", "profile", *arguments],
                 cwd=study.folder,
                 env={**study.environment, **environment},
