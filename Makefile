@@ -28,7 +28,7 @@ SCALE ?= gpu
 # torch_xla has wheels for Linux on x86-64 only
 XLA ?= $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),1,0)
 
-.PHONY: report study fetch schema test test-all test-full test-xla test-image coverage lint types docs notebooks shell bench rehearsal envs lock again
+.PHONY: report study fetch schema test test-all test-full test-services test-xla test-image coverage lint types docs notebooks shell bench rehearsal envs lock again
 .DEFAULT_GOAL := report
 
 # A path file, not an editable install: Snakemake finds plugins by listing folders.
@@ -65,7 +65,8 @@ $(TPU_VENV)/.ready: envs/tpu/requirements.lock
 	@$(PYTHON) -c "$$PYTHON_CHECK"
 	@echo "Setting up $(TPU_VENV) for the tests of the TPU backend (about 7 GB, two to four minutes; XLA=0 skips them)"
 	$(PYTHON) -m venv $(TPU_VENV)
-	$(call pip,$(TPU_VENV)) -r envs/tpu/requirements.lock
+	@$(call pip,$(TPU_VENV)) uv || true
+	$(call uv,$(TPU_VENV)) -r envs/tpu/requirements.lock || $(call pip,$(TPU_VENV)) -r envs/tpu/requirements.lock
 	@$(TPU_VENV)/bin/python -c "$$PATH_FILE"
 	@touch $@
 
@@ -85,13 +86,18 @@ test: $(VENV)/.ready
 
 test-all: test test-full
 
-# what `make test` leaves out; four processes, as these tests wait for servers about half of their time
-test-full: $(VENV)/.ready $(if $(filter 1,$(XLA)),$(TPU_VENV)/.ready)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m full
-	@$(if $(filter 1,$(XLA)),$(MAKE) --no-print-directory test-xla,echo "Skipped: the tests of the TPU backend (torch_xla has wheels for Linux on x86-64 only, or XLA=0 was given)")
+# what `make test` leaves out; the tests of the TPU backend compile while the others wait for servers
+test-full: envs
+	@$(if $(filter 1,$(XLA)),,echo "Skipped: the tests of the TPU backend (torch_xla has wheels for Linux on x86-64 only, or XLA=0 was given)")
+	@$(MAKE) --no-print-directory --jobs=2 test-services $(if $(filter 1,$(XLA)),test-xla PROCESSES=1)
 
+# four processes: these tests wait about half of their time
+test-services: $(VENV)/.ready
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m full
+
+PROCESSES ?= 2
 test-xla: $(TPU_VENV)/.ready
-	$(TPU_VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/xla
+	$(TPU_VENV)/bin/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder tests/xla
 
 # the lines that no test executes
 coverage: $(VENV)/.ready

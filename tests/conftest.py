@@ -38,9 +38,11 @@ FULL = (
 LONGEST = (
     "xla/test_lockstep.py",
     "xla/test_tpu_check.py",
-    "pipeline/test_cloud_page.py",
-    "pipeline/test_pod.py",
     "slurm",
+    "pipeline/test_pod.py",
+    "pipeline/test_documented_commands.py",
+    "pipeline/test_cloud_page.py",
+    "storage/test_training.py",
     "pipeline/test_reruns.py",
     "pipeline/test_kill.py",
 )

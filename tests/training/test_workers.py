@@ -23,58 +23,6 @@ from trm.study.schema import PlacementConfig
 from trm.training.loop import Trainer
 from trm.training.outputs import load_weights
 
-SCRIPT = """
-import json, os, signal, sys
-from datetime import timedelta
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from tests.training.conftest import first_losses, trainer
-from trm.backends.tpu.metrics import TpuMetrics
-from trm.errors import UserError
-from trm.study.schema import RunConfig
-task, text, data, root = sys.argv[1:]
-run, rank = RunConfig.model_validate_json(text), int(os.environ["RANK"])
-try:
-    if task != "losses":
-        found = trainer(run, Path(data), Path(root), log_every=2, checksum_every=0 if task == "flip" else 2)
-        if task == "differ" and rank == 1:
-            found.state.params[3] += 1e-6
-        if task == "hang":  # set now, so that a slow start of a process is no fault
-            torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
-        if task == "graphed":
-            from trm.training.graphed import GraphedStep
-            from tests.training.recording import capture
-            before = found.program
-            found.program = GraphedStep(found.state, before.originals, found.backend, capture)
-            found.program.before_update = before.before_update
-        if task == "chips":
-            found.backend.use = TpuMetrics().read
-        original = found.program
-        def program(batch, recursion):
-            original(batch, recursion)
-            if task in ("perturb", "flip") and rank == 1 and found.record.done == 2:
-                found.state.params[3] += 1e-6
-            if task == "die" and rank == 1 and found.record.done == 2:
-                os._exit(9)
-            if task == "hang" and rank == 1 and found.record.done == 2:
-                os.kill(os.getpid(), signal.SIGSTOP)
-        found.program = program
-        code = found.run()
-        if task == "train":
-            found.compare_workers()
-        found.backend.close()
-        sys.exit(code)
-    print(json.dumps(first_losses(run, Path(data), Path(root), 5)))
-except UserError as error:
-    print("UserError:", error, flush=True)
-    sys.exit(2)
-finally:
-    sys.stdout.flush()
-    if torch.distributed.is_initialized():  # as `trm train` does: gloo's threads must not outlive the work
-        torch.distributed.destroy_process_group()
-"""
-
 
 def run_workers(world, task, run, data, root, environments=({}, {}, {}, {})):
     """Outputs and exit codes of `world` workers, by rank. `environments`: further variables of each."""
@@ -82,7 +30,7 @@ def run_workers(world, task, run, data, root, environments=({}, {}, {}, {})):
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     if sys.platform == "linux":  # not the address of the host's name, which other tests' networks may hide
         common["GLOO_SOCKET_IFNAME"] = "lo"
-    command = [sys.executable, "-c", SCRIPT, task, run.model_dump_json(), data, root]
+    command = [sys.executable, "-m", "tests.training.worker", task, run.model_dump_json(), data, root]
     processes = [
         shell.start(*command, env=common | {"RANK": str(rank)} | environments[rank]) for rank in range(world)
     ]

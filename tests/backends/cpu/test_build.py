@@ -83,7 +83,7 @@ def test_no_address_or_undefined_behaviour_error(tmp_path):
     preload = run(*command, "-print-file-name=libasan.so").stdout.strip()
     if not os.path.isabs(preload):
         pytest.skip("no sanitizer library")
-    script, flags = tmp_path / "cxx", "-g -O1 -fsanitize=address,undefined -fno-sanitize-recover"
+    script, flags = tmp_path / "cxx", "-g1 -O0 -fsanitize=address,undefined -fno-sanitize-recover"
     script.write_text(f'#!/bin/sh\nexec {command[0]} "$@" {flags}\n')
     script.chmod(0o755)
     environment = {
