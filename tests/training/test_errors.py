@@ -76,7 +76,7 @@ except UserError as error:
 def test_memory_that_really_runs_out(when, rows, dataset_folder, tmp_path):
     done = python("-c", MEMORY, when, rows, dataset_folder, tmp_path)
     sentence = done.stdout.splitlines()[-1]
-    assert f"UserError: out of memory with {rows} rows at once on one worker" in sentence, done.stderr
+    assert f"UserError: out of memory with {rows} rows at once on one device" in sentence, done.stderr
     assert re.search(r"training\.micro_batches=\d+ is estimated to fit", sentence)
 
 

@@ -87,6 +87,8 @@ class Backend(ABC):
     """Elements that the optimiser updates in one pass."""
     own_memory: bool = True
     """Whether the device has its own memory, into which batches are copied."""
+    splits_batches: bool = True
+    """Whether a batch that would not fit into memory is split into more micro-batches."""
     stop_every: int = 1
     """Steps between checks for stop requests of the workers; a check waits for the device."""
     workers: Workers | None = None

@@ -246,8 +246,7 @@ class Trainer:
             self.config,
             self.dataset.puzzles,
             self.precision.forward,
-            self.backend.world,
-            self.backend.memory_limit(),
+            self.backend,
             self.state.micro if hasattr(self, "state") else self.config.training.micro_batches,
         )
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
+from trm.backends.base import Backend
 from trm.errors import UserError
 from trm.study.cost import fitting_micro_batches, memory_bytes
 from trm.study.schema import RunConfig
@@ -21,27 +22,29 @@ OUT_OF_MEMORY = re.compile(
 """Words of the host, XLA, CUDA and Triton, cuBLAS and cuDNN, NCCL."""
 
 
-def micro_batches(config: RunConfig, puzzles: Sizes, dtype: torch.dtype, world: int, limit: int) -> int:
+def micro_batches(config: RunConfig, puzzles: Sizes, dtype: torch.dtype, backend: Backend) -> int:
     """The run's micro-batches, or more where the device's memory requires it: the result is equal up to rounding."""
-    asked = config.training.micro_batches
-    found = fitting_micro_batches(config, puzzles, dtype.itemsize, world, limit, asked) if limit else None
+    asked, limit = config.training.micro_batches, backend.memory_limit()
+    if not (limit and backend.splits_batches):
+        return asked
+    found = fitting_micro_batches(config, puzzles, dtype.itemsize, backend.world, limit, asked)
     if found is not None and found > asked:
         log.warning("%d micro-batches instead of %d: more rows at once need too much memory", found, asked)
     return found or asked
 
 
 def out_of_memory_message(
-    config: RunConfig, puzzles: Sizes, dtype: torch.dtype, world: int, limit: int, used: int
+    config: RunConfig, puzzles: Sizes, dtype: torch.dtype, backend: Backend, used: int
 ) -> str:
     """The error for a step in `used` micro-batches that does not fit: its estimated memory, and what would fit."""
-    rows = config.training.batch_size // world // used
-    itemsize = dtype.itemsize
+    devices, limit, itemsize = backend.device_count(), backend.memory_limit(), dtype.itemsize
+    rows = config.training.batch_size // devices // used
     need = memory_bytes(config, puzzles, rows, itemsize)
-    sentence = f"out of memory with {rows} rows at once on one worker (about {bytes_text(need)} of {bytes_text(limit)})"
-    count = fitting_micro_batches(config, puzzles, itemsize, world, limit, used + 1)
+    sentence = f"out of memory with {rows} rows at once on one device (about {bytes_text(need)} of {bytes_text(limit)})"
+    count = fitting_micro_batches(config, puzzles, itemsize, devices, limit, used + 1)
     if count is None:
         return (
-            f"{sentence}; no number of micro-batches is estimated to fit: use a smaller model or more workers"
+            f"{sentence}; no number of micro-batches is estimated to fit: use a smaller model or more devices"
         )
     return f"{sentence}; training.micro_batches={count} is estimated to fit, with the same result"
 

@@ -27,7 +27,7 @@ class TrainState:
         self.arch = architecture(model, precision.forward)
         device, size, width = backend.device, self.layout.size, model.d_model
         self.local_batch = training.batch_size // backend.world
-        self.micro = micro_batches(config, puzzles, precision.forward, backend.world, backend.memory_limit())
+        self.micro = micro_batches(config, puzzles, precision.forward, backend)
         length = puzzles.seq_len + model.puzzle_tokens
 
         self.params = torch.zeros(size, dtype=precision.weights, device=device)

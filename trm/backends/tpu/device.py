@@ -47,6 +47,7 @@ class XlaBackend(Backend):
 
     name = "xla"
     implementation = "xla"
+    splits_batches = False  # the network recomputes activations instead (`XlaNetwork`)
     stop_every = 10
 
     def __init__(self) -> None:
