@@ -71,17 +71,17 @@ class Study:
         (self.folder / "slow/sitecustomize.py").write_text(SLOW_WRITES)
         self.environment["PYTHONPATH"] = str(self.folder / "slow")
 
-    def hang_at_submission(self) -> None:
-        """Stop slurmctld when sbatch is called first, and leave a file `hung`."""
-        folder, slurm = self.folder / "bin", self.cluster.environment["PATH"]
+    def hang_at(self, command: str) -> Path:
+        """Stop slurmctld when `sbatch` or a job's `srun` is called first, and return the file that says so."""
+        folder = self.folder / f"hang-at-{command}"
         folder.mkdir()
-        stop = f"touch {self.folder}/hung; kill -STOP {self.cluster.process('slurmctld')}"
-        sbatch = shutil.which("sbatch", path=slurm)
-        (folder / "sbatch").write_text(
-            f'#!/bin/sh\n[ -e {self.folder}/hung ] || {{ {stop}; }}\nexec {sbatch} "$@"\n'
-        )
-        (folder / "sbatch").chmod(0o755)
-        self.environment["PATH"] = f"{folder}:{slurm}"
+        hung = folder / "hung"
+        program = shutil.which(command, path=self.cluster.environment["PATH"])
+        stop = f"touch {hung}; kill -STOP {self.cluster.process('slurmctld')}"
+        (folder / command).write_text(f'#!/bin/sh\n[ -e {hung} ] || {{ {stop}; }}\nexec {program} "$@"\n')
+        (folder / command).chmod(0o755)
+        self.environment["PATH"] = f"{folder}:{self.environment['PATH']}"
+        return hung
 
     def start(self, *words: str, before: Sequence[str] = ()) -> subprocess.Popen:
         """Start Snakemake with the Slurm profile in the background, by a command `before` it."""
