@@ -161,7 +161,7 @@ def test_a_job_goes_on_with_the_sources_of_its_start_which_is_said(study):
 def test_a_replaced_host_is_found_in_the_same_call(tmp_path, address):
     """Node and state stay as they were; the API has the new host's key some time after the host shows it."""
     with EmulatedPod(tmp_path / "pod", "v4-16", slices=2) as pod:
-        size = {"tpu-accelerator-type": "v4-16", "resources": {"tpu_hosts": 2}}
+        size = {"tpu-accelerator-type": "v4-16", "resources": {"tpu_hosts": 2}, "tpu-recovery": 60}
         one = Study(tmp_path / "study", pod, {"w": {**LONG, "hosts": 2}}, **size)
         call = one.start()
         try:
