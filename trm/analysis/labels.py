@@ -144,6 +144,9 @@ FOUND: dict[str, Label] = {
     "solved": Label("share of puzzles solved by at least one attempt", percent=True),
     "restart_rate": Label("chance of one attempt", percent=True),
     "restart_correlation": Label("correlation between attempts"),
+    "hazard": Label("chance to be solved by as many steps again", percent=True),
+    "pass_worth": Label("worth of one long pass", "attempts"),
+    "recurrence_worth": Label("worth \u03c6 of a recurrence"),
     "tasks_solved": Label("share of tasks solved", percent=True),
 }
 """Quantities that figures find out."""

@@ -86,8 +86,8 @@ def law_of(rows: pd.DataFrame) -> Law:
     )
 
 
-def laws_of(table: Table, spec: Any) -> tuple[pd.DataFrame, str | None, dict[Any, Law]]:
-    """The rows shown, the column of the policies, and the law of each. UserError: no evaluation counted restarts."""
+def attempts(table: Table, spec: Any) -> tuple[pd.DataFrame, str | None]:
+    """The rows that count what attempts solve, and the column of the policies. UserError: no evaluation counted it."""
     if "solved_counts" not in table.rows:
         raise UserError(
             f"no evaluation of {table.experiment} counted what restarts solve: set evaluation.restarts"
@@ -96,7 +96,12 @@ def laws_of(table: Table, spec: Any) -> tuple[pd.DataFrame, str | None, dict[Any
         {**spec.where, "policy": "restarts"}, ["label"]
     )  # grid points differ in their evaluation
     rows = rows[rows["solved_counts"].notna()]
-    key = spec.hue or ("label" if rows["label"].nunique() > 1 else None)
+    return rows, spec.hue or ("label" if rows["label"].nunique() > 1 else None)
+
+
+def laws_of(table: Table, spec: Any) -> tuple[pd.DataFrame, str | None, dict[Any, Law]]:
+    """The rows shown, the column of the policies, and the law of each. UserError: no evaluation counted restarts."""
+    rows, key = attempts(table, spec)
     return rows, key, {value: law_of(part) for value, part in common.groups(rows, key).items()}
 
 
