@@ -66,32 +66,29 @@ def curves(rows: pd.DataFrame, fixed: pd.DataFrame) -> tuple[Curve, Curve]:
     return Curve(np.array(depths), np.array(deep)), Curve(places, np.array(wide))
 
 
-def worth(deep: Curve, wide: Curve) -> tuple[int, float, stats.Mean]:
-    """Steps of the longest pass, the attempts that cost as much, and those that solve as much: geometric mean and
-    interval over seeds."""
-    cost, most = np.log2(wide.steps / wide.steps[0]), int(deep.steps[-1])
-    found = stats.mean(
-        [
-            float(np.interp(last, wide_shares, cost))
-            for last, wide_shares in zip(deep.shares[:, -1], wide.shares)
-        ]
+def worth(deep: Curve, wide: Curve) -> stats.Mean:
+    """Attempts that solve as many as the longest pass: geometric mean and interval over seeds, up to those made."""
+    made = np.log2(wide.steps / wide.steps[0])
+    found = stats.mean([float(np.interp(at, row, made)) for at, row in zip(deep.shares[:, -1], wide.shares)])
+    bounds = found.bounds and (
+        max(1.0, 2 ** found.bounds[0]),
+        min(2 ** found.bounds[1], float(2 ** made[-1])),
     )
-    bounds = found.bounds and (max(1.0, 2 ** found.bounds[0]), float(2 ** found.bounds[1]))
-    return most, most / float(wide.steps[0]), stats.Mean(float(2**found.value), bounds, found.n)
+    return stats.Mean(float(2**found.value), bounds, found.n)
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     rows, key = attempts(tables[0], spec)
     passes = tables[0].select({**spec.where, "policy": "fixed"}, ["label"])
-    passes = passes[pd.to_numeric(passes["eval_steps"]).notna()]
-    labels = {value: part["label"].iloc[0] for value, part in common.groups(rows, key).items()}
     found = {
-        value: curves(part, passes[passes["label"] == labels[value]])
+        value: curves(part, passes[passes["label"] == part["label"].iloc[0]])
         for value, part in common.groups(rows, key).items()
     }
     figure, axes = common.panels(2, 3.0)
-    panel(axes, found)
-    common.hue_legend(figure, key, common.colours(list(found)))
+    handles = panel(axes, found, key)
+    common.legend(figure, handles, 3)
+    deep, wide = next(iter(found.values()))
+    last, cost = int(deep.steps[-1]), deep.steps[-1] / wide.steps[0]
     return common.Drawing(
         figure,
         pd.concat([rows, passes], ignore_index=True),
@@ -99,44 +96,49 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         caption=(
             "Left: puzzles solved by one pass of so many steps (line) and by at least one of several attempts that "
             "take as many in all (marks). Right: the chance that a puzzle unsolved so far is solved when the steps are "
-            "doubled, with 95 % intervals over seeds (Student's). Attempts that start anew remember nothing: where the "
-            "line lies below the marks, a pass is held by what it has tried. "
+            "doubled, with 95 % intervals over seeds (Student's). Attempts remember nothing; a line that falls below "
+            "the marks is a pass that is held by where it has got to (0: it loses as many as it solves). "
         ),
-        claims=claims(found, key),
+        claims=[claim(*pair, hued(key, value)[6:]) for value, pair in found.items()],
+        remarks=f"That pass has {last} steps and costs as much as {cost:g} attempts.",
     )
 
 
-def panel(axes: Any, found: Mapping[Any, tuple[Curve, Curve]]) -> None:
-    """Both panels, one colour a policy."""
+def claim(deep: Curve, wide: Curve, policy: str) -> Claim:
+    """What the longest pass is worth, at least."""
+    found = worth(deep, wide)
+    return level("pass_worth", policy, found, " or more" * int(found.value * wide.steps[0] >= wide.steps[-1]))
+
+
+def panel(axes: Any, found: Mapping[Any, tuple[Curve, Curve]], key: str | None) -> list[Any]:
+    """Both panels, a mark a policy and a line for each pass that differs; returns the legend's entries."""
+    handles, drawn = [], list[Any]()
     for index, (value, colour) in enumerate(common.colours(list(found)).items()):
         deep, wide = found[value]
-        marker = common.MARKERS[index % 8]
-        axes[0].plot(deep.steps, deep.shares.mean(axis=0), color=colour, linewidth=1.2)
-        axes[0].plot(wide.steps, wide.shares.mean(axis=0), marker, color=colour, markersize=4.2)
-        for curve, style in ((deep, {"linestyle": "-"}), (wide, {"linestyle": "none", "marker": marker})):
-            hazards = [stats.mean(values).clipped(0.0, 1.0) for values in curve.hazard.T]
-            places = curve.steps[:-1]
-            axes[1].plot(
-                places, [h.value for h in hazards], color=colour, markersize=4.2, linewidth=1.2, **style
-            )
-            low, high = zip(*(h.bounds or (h.value, h.value) for h in hazards))
-            axes[1].vlines(places, low, high, color=colour, linewidth=0.8, alpha=0.6)
+        name = common.hue_name(key, value) if key else "new attempts"
+        style: dict[str, Any] = {"color": colour, "marker": common.MARKERS[index % 8], "linestyle": "none"}
+        handles.append(common.entry(axes[0], name, **style))
+        _line(axes, wide, {**style, "markersize": 4.2})
+        if not any(np.array_equal(deep.shares, other) for other in drawn):
+            line = {"color": "black", "linestyle": common.DASHES[len(drawn) % 4], "linewidth": 1.1}
+            handles.append(common.entry(axes[0], f"one pass, {name}" if drawn else "one pass", **line))
+            _line(axes, deep, line)
+            drawn.append(deep.shares)
     places = np.unique(np.concatenate([curve.steps for pair in found.values() for curve in pair]))
-    for axis, name in zip(axes, ("solved", "hazard")):
+    for axis, metric, name in zip(
+        axes, ("solved", "hazard"), ("Solved (%)", "Solved of the rest by as many again (%)")
+    ):
         common.axis_scale(axis, "x", Label("supervision steps so far", log=True), places)
-        common.axis_scale(axis, "y", label(name), log=False)
-    axes[0].set_ylabel("Solved (%)")
-    axes[1].set_ylabel("Solved of the rest by as many again (%)")
+        common.axis_scale(axis, "y", label(metric), log=False)
+        axis.set_ylabel(name)
     axes[0].set_ylim(top=min(1.02, axes[0].get_ylim()[1]))
     axes[1].set_ylim(0, 1)
+    return handles
 
 
-def claims(found: Mapping[Any, tuple[Curve, Curve]], key: str | None) -> list[Claim]:
-    """How many attempts the longest pass is worth."""
-    made = []
-    for value, (deep, wide) in found.items():
-        steps, cost, own = worth(deep, wide)
-        made.append(
-            level("pass_worth", hued(key, value)[6:], own, f" at the cost of {cost:g} ({steps} steps)")
-        )
-    return made
+def _line(axes: Any, curve: Curve, style: Mapping[str, Any]) -> None:
+    axes[0].plot(curve.steps, curve.shares.mean(axis=0), **style)
+    hazards = [stats.mean(values).clipped(0.0, 1.0) for values in curve.hazard.T]
+    axes[1].plot(curve.steps[:-1], [max(0.0, hazard.value) for hazard in hazards], **style)
+    low, high = zip(*(hazard.bounds or (hazard.value,) * 2 for hazard in hazards))
+    axes[1].vlines(curve.steps[:-1], low, high, color=style["color"], linewidth=0.7, alpha=0.5)
