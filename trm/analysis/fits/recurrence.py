@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trm.analysis.fits.bootstrap import by_seed
-from trm.analysis.fits.forms import FORMS, POWER, SCALE, Array, Form, normalise
+from trm.analysis.fits.forms import FORMS, Array, normalise
 from trm.analysis.fits.solve import solve
 from trm.analysis.stats import percentiles
 
@@ -45,84 +45,41 @@ class Points(NamedTuple):
 
 
 Predict = Callable[[Points], Array]
-"""Log errors [B, Q] at other points."""
+"""Log errors at other points: those as measured come first."""
+Fit = Callable[[Points, float], tuple[Array, Predict]]
+"""Points and phi -> cost of each of their data sets [B], and the law."""
+QUADRATIC = "a quadratic in log M and log D"
 
 
-def _linear(design: Callable[[Points], Array], points: Points) -> tuple[Array, Predict]:
-    made = design(points)
-    found = np.linalg.lstsq(made, points.log_y.T, rcond=None)[0]
-    cost = 0.5 * ((made @ found - points.log_y.T) ** 2).sum(axis=0)
-    return cost, lambda other: np.asarray((design(other) @ found).T)
+def _polynomial(terms: int, apart: bool = False) -> Fit:
+    """Log error by the first `terms` of log M, log D, their squares and product; `apart`: with an offset for each r."""
 
-
-def _product(points: Points, phi: float) -> tuple[Array, Predict]:
-    def design(at: Points) -> Array:
-        return np.stack([np.ones_like(at.rows), np.log(at.size(phi)), np.log(at.rows)], axis=1)
-
-    return _linear(design, points)
-
-
-def _quadratic(points: Points, phi: float, apart: bool = False) -> tuple[Array, Predict]:
-    """`apart`: with an offset of its own for each number of recurrences."""
-    centre = np.array([np.log(points.size(phi)).mean(), np.log(points.rows).mean()])
-
-    def design(at: Points) -> Array:
-        m, d = np.log(at.size(phi)) - centre[0], np.log(at.rows) - centre[1]
-        own = [(at.recurrences == r).astype(float) for r in np.unique(points.recurrences)]
-        return np.stack([*(own if apart else [np.ones_like(m)]), m, d, m * m, d * d, m * d], axis=1)
-
-    return _linear(design, points)
-
-
-def _coupled(phi: Array, u: Array) -> tuple[Array, Array]:
-    """Kaplan et al. 2020 (arXiv 2001.08361, eq. 1.5): log of (A M^-s + B / D)^b; phi: log A, log s, log B, log b."""
-    s, b = np.exp(phi[:, 1:2]), np.exp(phi[:, 3:4])
-    first, second = phi[:, :1] - s * np.log(u[..., 0, :]), phi[:, 2:3] - np.log(u[..., 1, :])
-    total = np.logaddexp(first, second)
-    share = np.exp(first - total)
-    slopes = [b * share, b * share * (first - phi[:, :1]), b * (1 - share), b * total]
-    return b * total, np.stack(slopes, axis=-1)
-
-
-def _coupled_starts(u: Array, y: Array) -> Array:
-    found = [
-        (np.log(y.mean()) / b, np.log(s), np.log(y.mean()) / b, np.log(b))
-        for b in (0.2, 0.5, 1, 2)
-        for s in (0.3, 1, 3)
-    ]
-    return np.array(found)
-
-
-COUPLED = Form(
-    ("A", "s", "B", "b"),
-    (SCALE, POWER, SCALE, POWER),
-    _coupled,
-    _coupled_starts,
-    lambda phi, g: np.exp(phi),
-    variables=2,
-)
-
-
-def _fitted(form: Form) -> Callable[[Points, float], tuple[Array, Predict]]:
     def fit(points: Points, phi: float) -> tuple[Array, Predict]:
-        u, scale = normalise(form, np.stack([points.size(phi), points.rows]))
-        first = solve(form, u, points.log_y[:1], DELTA, form.starts(u, np.exp(points.log_y[0])), refine=8)
-        cost, found = first.cost, first.phi
-        if len(points.log_y) > 1:
-            rest = solve(form, u, points.log_y[1:], DELTA, first.phi, refine=1)
-            cost, found = np.concatenate([cost, rest.cost]), np.concatenate([found, rest.phi])
-        return cost, lambda other: form.log_value(
-            found, np.stack([other.size(phi), other.rows]) / scale[:, None]
-        )
+        def design(at: Points) -> Array:
+            m, d = np.log(at.size(phi) / points.size(phi).mean()), np.log(at.rows / points.rows.mean())
+            offsets = [at.recurrences == r for r in np.unique(points.recurrences)] if apart else [m == m]
+            return np.stack([*offsets, *(m, d, m * m, d * d, m * d)[:terms]], axis=1).astype(float)
+
+        found = np.linalg.lstsq(design(points), points.log_y.T, rcond=None)[0]
+        cost = 0.5 * ((design(points) @ found - points.log_y.T) ** 2).sum(axis=0)
+        return cost, lambda other: np.asarray((design(other) @ found).T)
 
     return fit
 
 
-LAWS: dict[str, tuple[int, Callable[[Points, float], tuple[Array, Predict]]]] = {
-    "E + A M⁻ᵃ + B D⁻ᵇ": (5, _fitted(FORMS["joint"])),
-    "(A M⁻ˢ + B / D)ᵇ": (4, _fitted(COUPLED)),
-    "A M⁻ᵃ D⁻ᵇ": (3, _product),
-    "a quadratic in log M and log D": (6, _quadratic),
+def _joint(points: Points, phi: float) -> tuple[Array, Predict]:
+    form = FORMS["joint"]
+    u, scale = normalise(form, np.stack([points.size(phi), points.rows]))
+    first = solve(form, u, points.log_y[:1], DELTA, form.starts(u, np.exp(points.log_y[0])), refine=8)
+    found = solve(form, u, points.log_y, DELTA, first.phi, refine=1)
+    cost = np.append(first.cost, found.cost[1:])
+    return cost, lambda at: form.log_value(first.phi, np.stack([at.size(phi), at.rows]) / scale[:, None])
+
+
+LAWS: dict[str, tuple[int, Fit]] = {
+    "E + A M⁻ᵃ + B D⁻ᵇ": (5, _joint),
+    "A M⁻ᵃ D⁻ᵇ": (3, _polynomial(2)),
+    QUADRATIC: (6, _polynomial(5)),
 }
 """Law of M = N r^phi and the training rows D -> its parameters besides phi, and its fit."""
 
@@ -160,11 +117,7 @@ def _criterion(cost: Array | float, count: int, parameters: int) -> Array:
 
 def worth(points: Points) -> dict[str, Found]:
     """phi in every law. points.log_y: the measured errors first, then draws."""
-    found = {}
-    early = points.budget < points.budget.max()
-    known, last = points.at(early), points.at(~early)
-    known = known._replace(log_y=known.log_y[:1])
-    count, kinds = len(points.rows), len(np.unique(points.recurrences))
+    found, count, last = {}, len(points.rows), points.budget == points.budget.max()
     own = points._replace(log_y=points.log_y[:1])
     for name, (parameters, fit) in LAWS.items():
         costs = np.array([fit(points, phi)[0] for phi in PHI])
@@ -174,16 +127,17 @@ def worth(points: Points) -> dict[str, Found]:
         rivals = {
             f"{phi:g}": float(_criterion(fit(own, phi)[0][0], count, parameters)) - least for phi in RIVALS
         }
-        if fit is _quadratic:
-            apart = _quadratic(own, 0.0, apart=True)[0][0]
-            rivals["an offset for each r"] = float(_criterion(apart, count, parameters + kinds - 2)) - least
+        if name == QUADRATIC:
+            apart = _polynomial(5, apart=True)(own, 0.0)[0][0]
+            kinds = len(np.unique(points.recurrences))
+            rivals["an offset for each r"] = float(_criterion(apart, count, 4 + kinds)) - least
         missed = {}
-        if early.any():
-            low = float(_least(np.array([fit(known, phi)[0] for phi in PHI]))[0])
-            missed = {
-                label: float(np.sqrt(((fit(known, phi)[1](last)[0] - last.log_y[0]) ** 2).mean()))
-                for label, phi in (("fitted", low), *((f"{rival:g}", rival) for rival in RIVALS))
-            }
+        if not last.all():
+            known, rest = own.at(~last), own.at(last)
+            tried = {"fitted": float(_least(np.array([fit(known, phi)[0] for phi in PHI]))[0])}
+            for label, phi in (tried | {f"{phi:g}": phi for phi in RIVALS}).items():
+                wrong = fit(known, phi)[1](rest)[0] - rest.log_y[0]
+                missed[label] = float(np.sqrt((wrong**2).mean()))
         low, high = percentiles(best[1:], 0.95)
         interval = (float(low), float(high))
         found[name] = Found(float(best[0]), interval, profile - profile.min(), least, rivals, missed)
