@@ -32,7 +32,6 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
     ("inference", {"kind": "frontier"}),
     ("unroll", {"kind": "frontier"}),
     ("inference", {"kind": "restarts"}),
-    ("inference", {"kind": "exchange"}),
     ("recurrences", {"kind": "recurrence"}),
     ("mixer", {"kind": "agreement"}),
     ("mixer", {"kind": "halting"}),

@@ -1,10 +1,12 @@
-"""`restarts`: what half of the attempts predict of all of them."""
+"""`restarts`: what half of the attempts predict of all of them, and what one pass is worth."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.analysis.conftest import Drawn
 from trm.analysis.fits.restarts import any_of, fit_attempts
+from trm.analysis.kinds.restarts import law_of
 from trm.errors import UserError
 
 
@@ -28,10 +30,31 @@ def test_counts_without_a_mix_have_a_law_too(counts: list[int]) -> None:
     assert 0 <= found.solved(np.array([4.0]))[0] <= 1
 
 
+def test_a_pass_is_worth_the_attempts_that_solve_as_much() -> None:
+    """Independent attempts of chance 1/2: 1, 2 and 4 of them solve 1/2, 3/4 and 15/16; the pass 1/2, 3/5 and 3/4."""
+    counts = {2: "[1,2,1]", 4: "[1,4,6,4,1]"}
+    wide = [
+        {"seed": s, "eval_steps": 4, "restarts": k, "solved_counts": counts[k]}
+        for s in (0, 1)
+        for k in counts
+    ]
+    deep = [
+        {"seed": s, "eval_steps": 4 * k, "exact_accuracy": a}
+        for s in (0, 1)
+        for k, a in zip((1, 2, 4), (0.5, 0.6, 0.75))
+    ]
+    law = law_of(pd.DataFrame(wide), pd.DataFrame(deep))
+    assert law.wide.steps.tolist() == law.deep.steps.tolist() == [4, 8, 16]
+    assert [item.value for item in law.wide.hazard] == pytest.approx([0.5, 0.75])
+    assert [item.value for item in law.deep.hazard] == pytest.approx([0.2, 0.375])
+    assert law.worth.value == pytest.approx(2.0)
+
+
 def test_it_says_what_was_predicted_and_how_alike_attempts_are(drawn: Drawn) -> None:
     drawing = drawn("inference", kind="restarts")
     assert "2 attempts predict for 4 a share of puzzles solved by at least one attempt" in drawing.sentence
     assert "inside the interval. The chance of one attempt is" in drawing.sentence
     assert "The correlation between attempts is 0.34 [0." in drawing.sentence
+    assert drawing.sentence.endswith("The longest pass has 16 steps and costs as much as 2 attempts.")
     with pytest.raises(UserError, match=r"set evaluation\.restarts"):
         drawn("mixer", kind="restarts")

@@ -211,8 +211,7 @@ def _grows(claims: Sequence[Claim]) -> str:
 def _restarts(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, Any]]) -> Shown:
     rows, key, laws = restarts.laws_of(table, panel)
     restarts.panel(axis, laws)
-    for index, (value, colour) in enumerate(common.colours(list(laws)).items() if key else ()):
-        common.entry(axis, common.hue_name(str(key), value), marker=common.MARKERS[index % 8], color=colour)
+    restarts.entries(axis, laws, key)
     low, high = axis.get_ylim()
     axis.set_ylim(low - 0.4 * (high - low) * bool(key), high)  # room for the legend below the curves
     _legend(axis)
