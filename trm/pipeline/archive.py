@@ -91,7 +91,7 @@ def keep(
     """Copy tables to `out`/EXPERIMENT_SCALE/ with the specs of their figures, as `trm.analysis.redraw` reads them.
 
     What no figure of an experiment reads is left out: the runs' histories, counts by difficulty, traces. Numbers have
-    ten significant digits.
+    ten significant digits; columns of one value are in the sidecar, as `constant`.
 
     Args:
         tables: experiment -> path of its CSV.
@@ -103,7 +103,7 @@ def keep(
         UserError: a table is not built, damaged or of such runs, or the folder cannot be written.
     """
     from trm.analysis.kinds import FIGURE
-    from trm.analysis.tables import load, save
+    from trm.analysis.tables import compact, load, save
 
     written = []
     for experiment, path in tables.items():
@@ -125,7 +125,7 @@ def keep(
             curves = curves.dropna(subset=columns, how="all") if columns else curves.iloc[:0]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            save(replace(table, rows=_rounded(table.rows), curves=_rounded(curves)), folder / "table.csv")
+            save(compact(replace(table, rows=_rounded(table.rows), curves=_rounded(curves))), folder / "table.csv")
             text = json.dumps(figures[experiment], indent=1) + "\n"
             (folder / "figures.json").write_text(text, encoding="utf-8")
         except OSError as error:

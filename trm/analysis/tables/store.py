@@ -195,6 +195,15 @@ def save(table: Table, out: str | Path) -> None:
     write_text(sidecar, dump(sealed(table.info), compact=True))
 
 
+def compact(table: Table) -> Table:
+    """The table with its columns of one value in the sidecar, as `constant`, from where `load` takes them."""
+    rows = table.rows
+    same = [name for name in rows if name != "run" and rows[name].nunique(dropna=False) == 1]
+    first = rows[same].astype("object").iloc[0]
+    constant = first.where(first.notna(), None).to_dict()
+    return Table(rows.drop(columns=same), table.curves, {**table.info, "constant": constant})
+
+
 def load(path: str | Path) -> Table:
     """Read a table written by `save`. UserError: a file is missing or damaged, has changed, or is another table's."""
     rows, sidecar, curves = paths(path)
@@ -207,17 +216,11 @@ def load(path: str | Path) -> Table:
         found = pd.read_csv(rows, dtype=kinds, keep_default_na=False, na_values=[""])
         both = (found, pd.read_csv(curves, low_memory=False))
         table, history = (_texts(frame, lambda text: text.removeprefix("'")) for frame in both)
-        now = {"evaluation.noise": "evaluation.start_noise"}  # as earlier versions named it
-        mixed = {key for key, name in now.items() if key in table and name in table}
-        for key in mixed:
-            table[now[key]] = table[now[key]].fillna(table[key])
-        table = table.drop(columns=mixed).rename(columns=now)
-        info["coordinates"] = [now.get(name, name) for name in info.get("coordinates", [])]
+        same = {name: np.nan if value is None else value for name, value in info.pop("constant", {}).items()}
+        table = pd.concat([table, pd.DataFrame(same, index=table.index)], axis=1)
         for name in ("primary", "main", "evaluation.first", "finished"):
             table[name] = table[name].astype(str) == "True"
         table["run"], table["seed"], history["run"], info["runs"]
-        if "test_steps" not in info and table.loc[table["primary"], "eval_steps"].nunique() > 1:
-            info["test_steps"] = mark(table)  # an earlier version read each run at its own training depth
     except FileNotFoundError as error:
         raise UserError(f"{error.filename} does not exist: run `python -m trm table` first") from None
     except KeyError as error:
