@@ -189,11 +189,7 @@ def _meta(folder: Path, split: str, manifest: dict[str, Any]) -> Meta:
     }
     if not own:
         own = {"task": recognised(document["seq_len"], document["vocab_size"])}
-    return Meta(
-        **{name: document[name] for name in fields},
-        **own,
-        name=folder.resolve().name,
-    )
+    return Meta(**{name: document[name] for name in fields}, **own, name=folder.resolve().name)
 
 
 def _check(folder: Path, puzzles: PuzzleSet) -> None:
@@ -213,10 +209,7 @@ def _check(folder: Path, puzzles: PuzzleSet) -> None:
     indices("puzzle_indices", puzzles.puzzle_indices, puzzles.examples)
     indices("group_indices", puzzles.group_indices, puzzles.puzzles)
     identifiers = puzzles.puzzle_identifiers
-    for name, count in (
-        ("ratings", puzzles.groups),
-        ("puzzle_identifiers", puzzles.puzzles),
-    ):
+    for name, count in (("ratings", puzzles.groups), ("puzzle_identifiers", puzzles.puzzles)):
         array = getattr(puzzles, name)
         if array is not None and len(array) != count:
             raise UserError(f"{folder}/all__{name}.npy has {len(array)} entries, not {count}")

@@ -125,7 +125,10 @@ def keep(
             curves = curves.dropna(subset=columns, how="all") if columns else curves.iloc[:0]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            save(compact(replace(table, rows=_rounded(table.rows), curves=_rounded(curves))), folder / "table.csv")
+            save(
+                compact(replace(table, rows=_rounded(table.rows), curves=_rounded(curves))),
+                folder / "table.csv",
+            )
             text = json.dumps(figures[experiment], indent=1) + "\n"
             (folder / "figures.json").write_text(text, encoding="utf-8")
         except OSError as error:

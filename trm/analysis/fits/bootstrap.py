@@ -65,12 +65,7 @@ def resample(
 
 
 def _whole(
-    residuals: Array,
-    group: np.ndarray,
-    runs: np.ndarray,
-    count: int,
-    scaled: bool,
-    rng: np.random.Generator,
+    residuals: Array, group: np.ndarray, runs: np.ndarray, count: int, scaled: bool, rng: np.random.Generator
 ) -> Array:
     """Residuals [B, N] of whole runs, drawn among the runs that were measured at the same points."""
     alike: dict[tuple[int, ...], list[np.ndarray]] = {}

@@ -151,12 +151,7 @@ def _law(powers: list[dict[str, Array]], points: int) -> dict[str, Any]:
                 low, high = percentiles(usable)
                 known = drawn.get(key, [low, high])
                 drawn[key] = [float(min(low, known[0])), float(max(high, known[1]))]
-    return {
-        "parameters": values,
-        "intervals": drawn or None,
-        "points": points,
-        "enough_points": points > 3,
-    }
+    return {"parameters": values, "intervals": drawn or None, "points": points, "enough_points": points > 3}
 
 
 def budgets(cost: Array) -> Array:

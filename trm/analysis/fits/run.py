@@ -55,12 +55,7 @@ def fit_table(table: Table, spec: FitSpec) -> dict[str, Any]:
     else:
         hue = hue_of(table, spec)
         groups = [{"hue": _plain(value), **fit_data(data, spec)} for value, data in gather(table, spec)]
-    return {
-        "format": 1,
-        "spec": spec.model_dump(mode="json"),
-        "hue": hue,
-        "groups": groups,
-    }
+    return {"format": 1, "spec": spec.model_dump(mode="json"), "hue": hue, "groups": groups}
 
 
 def _plain(value: Any) -> Any:

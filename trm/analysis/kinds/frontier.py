@@ -126,11 +126,7 @@ def gains(rows: pd.DataFrame, where: str = "") -> list[Claim]:
         pairs[policy] = (left, here)
         costs[policy] = f"at {number(top['flops'] / price, 2)} times the compute, {how}"
     names = {
-        policy: (
-            POLICIES[policy][0],
-            f"as many steps as in training ({number(price)} FLOPs a puzzle)",
-            where,
-        )
+        policy: (POLICIES[policy][0], f"as many steps as in training ({number(price)} FLOPs a puzzle)", where)
         for policy in pairs
     }
     made = compared("exact_accuracy", pairs, names.__getitem__)

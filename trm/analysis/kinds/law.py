@@ -6,16 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import FORM_NAMES, label
-from trm.analysis.laws import (
-    Fit,
-    Group,
-    chosen,
-    claims_of_fit,
-    elsewhere,
-    equation,
-    supported,
-    why_not,
-)
+from trm.analysis.laws import Fit, Group, chosen, claims_of_fit, elsewhere, equation, supported, why_not
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Fraction, Metric, Reported
 from trm.analysis.words import count, listed, noun, sentence

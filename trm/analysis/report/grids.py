@@ -9,15 +9,7 @@ from trm.analysis.labels import TARGETS
 from trm.analysis.report.contents import Grid, Section
 from trm.analysis.stats import share
 from trm.analysis.tables import Table
-from trm.analysis.words import (
-    count,
-    duration,
-    measured,
-    number,
-    percent,
-    point_name,
-    points,
-)
+from trm.analysis.words import count, duration, measured, number, percent, point_name, points
 
 
 def _points(table: Table) -> pd.DataFrame:

@@ -15,15 +15,7 @@ from trm.analysis.tables.store import Table, mark
 from trm.errors import UserError
 from trm.study.dataset_identity import shape
 from trm.study.flops import step_flops
-from trm.study.records import (
-    AGAIN,
-    HISTORY,
-    TRAINING,
-    WEIGHTS,
-    check_evaluation,
-    read_record,
-    read_training,
-)
+from trm.study.records import AGAIN, HISTORY, TRAINING, WEIGHTS, check_evaluation, read_record, read_training
 from trm.study.schema import RunConfig
 from trm.study.stages import recursion_stages
 

@@ -127,10 +127,7 @@ def _check(
     )
     same = (answers == questions) | ((answers == PATH) & (questions == OPEN))
     refuse(
-        ~same.all(axis=1),
-        name,
-        first,
-        lambda at: "question and answer show different mazes: correct them",
+        ~same.all(axis=1), name, first, lambda at: "question and answer show different mazes: correct them"
     )
     faults = examine(side, questions, answers)[0]
     words = {
