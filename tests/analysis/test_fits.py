@@ -96,12 +96,6 @@ def test_intervals_cover_the_truth(seeds: int) -> None:
         assert 0.85 <= share <= 1.0
 
 
-def test_uncorrected_bootstraps_cover_less() -> None:
-    truth = TRUTHS["constant"]
-    plain = coverage(truth, 3, 150, refits=150, scaled=False, pool=0.0)["curve"]
-    assert plain < coverage(truth, 3, 150, refits=150)["curve"]
-
-
 def test_residuals_are_scaled_and_single_seeds_borrow() -> None:
     log_y, group = np.array([0.0, 1.0, 2.0, 5.0]), np.array([0, 0, 0, 1])
     residuals, _ = within(log_y, group)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.study.make_golden import golden_studies
 from trm.study import fingerprint
-from trm.study.fingerprint import canonical_json, digest, evaluation_fingerprint, run_fingerprint, run_name
-from trm.study.schema import EvaluationConfig, RunConfig
+from trm.study.fingerprint import canonical_json, digest, run_fingerprint, run_name
+from trm.study.schema import RunConfig
 
 GOLDEN = Path(__file__).with_name("golden_fingerprints.json")
 json_values = st.recursive(
@@ -82,13 +82,3 @@ def test_values_without_a_stable_form_are_refused(value):
 def test_the_shipped_studies_make_the_runs_that_they_made():
     """If a change of points was meant: python -m tests.study.make_golden."""
     assert golden_studies() == json.loads(Path(__file__).with_name("golden_studies.json").read_text())
-
-
-def test_an_evaluation_of_an_earlier_version_is_read_and_keeps_its_name():
-    """`noise` became `start_noise`."""
-    for noise in (0.0, 0.3):
-        earlier = {"restarts": [1, 4], "noise": noise}
-        config = EvaluationConfig.model_validate(earlier)
-        assert config.start_noise == noise
-        kept = {key: value for key, value in earlier.items() if value}
-        assert evaluation_fingerprint(config) == digest(kept)

@@ -67,8 +67,6 @@ def run_fingerprint(config: RunConfig) -> str:
 def evaluation_fingerprint(config: EvaluationConfig) -> str:
     """SHA-256 of an evaluation's settings; the folder's name identifies the run."""
     settings = config.model_dump(exclude_defaults=True)
-    if "start_noise" in settings:  # by its earlier name, so that finished evaluations keep theirs
-        settings["noise"] = settings.pop("start_noise")
     return digest(settings)
 
 

@@ -350,14 +350,6 @@ class EvaluationConfig(Section):
     traces: Whole = 4
     """Test puzzles whose answer after each supervision step is saved, for the step-by-step figure."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _earlier_name(cls, given: Any) -> Any:
-        """`start_noise` was `noise` in the evaluations of earlier versions."""
-        if isinstance(given, dict) and "noise" in given:
-            return {("start_noise" if key == "noise" else key): value for key, value in given.items()}
-        return given
-
     @model_validator(mode="after")
     def _consistent(self) -> EvaluationConfig:
         for name, unused in (("view_puzzle_every", 1), ("view_guesses", 0)):

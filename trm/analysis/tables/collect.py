@@ -32,9 +32,6 @@ NEEDED = {"split", "policy", "steps", "puzzles", "correct", "exact_accuracy"}
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "v4": 275e12}
 """Dense bfloat16 FLOP/s of one device by its maker, by a part of its name."""
 
-EARLIER = {"noise": "start_noise"}
-"""Keys of evaluations that have another name now."""
-
 
 def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
     """Read every run of an experiment.
@@ -317,7 +314,7 @@ def _result_rows(
     first: bool,
 ) -> list[dict[str, Any]]:
     """The rows of one evaluation file."""
-    settings = {EARLIER.get(key, key): value for key, value in evaluation["evaluation"].items()}
+    settings = evaluation["evaluation"]
     rows = []
     for result in evaluation["results"]:
         exact, seconds = result["exact_accuracy"], result.get("seconds")
