@@ -13,7 +13,7 @@ from trm.errors import UserError
 from trm.evaluation import symmetry
 from trm.evaluation.evaluate import Evaluation, inference_network
 from trm.evaluation.passes import BLANK, Pass, fill
-from trm.evaluation.solve import VIEW_GUESSES, VIEW_PUZZLE_EVERY, VIEW_STEPS, geometry_of, keeps_rules
+from trm.evaluation.solve import VIEW_GUESSES, geometry_of, keeps_rules, view_settings
 from trm.evaluation.symmetry import random_views, restart_symmetries
 from trm.study.reading import config_argument
 from trm.study.schema import TASKS, DataConfig, EvaluationConfig, RunConfig
@@ -117,10 +117,10 @@ def test_wrong_answers_are_not_believed():
     """The shipped model on a hard puzzle under 6 symmetries, with views as in `trm solve`."""
     trained = load_weights(ROOT / "models" / "sudoku9_hard")
     net, _ = inference_network(trained, EvaluationConfig(), CpuBackend())
-    boxes = DataConfig(box_rows=3, box_cols=3)
+    boxes, (steps, every) = DataConfig(box_rows=3, box_cols=3), view_settings(net.h_cycles)
     question = torch.tensor([[int(cell) + 1 for cell in HARD.replace(".", "0")]], dtype=torch.uint8)
     inputs = torch.cat([each.apply(question) for each in restart_symmetries(boxes, 6)])
-    views = random_views(boxes, VIEW_STEPS, 24, VIEW_PUZZLE_EVERY, VIEW_GUESSES)
+    views = random_views(boxes, steps, 24, every, VIEW_GUESSES)
     states = Pass(net, inputs, torch.zeros(6, dtype=torch.int32), views=views)
     believed = 0
     with torch.no_grad():

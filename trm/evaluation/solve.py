@@ -25,12 +25,15 @@ from trm.training.outputs import TrainedModel, load_weights
 
 DEEPER = 4
 """Steps by default: this many times as many as in training."""
-VIEW_STEPS = 2
-"""Steps after which the order of the cells changes (docs/results.md, views)."""
-VIEW_PUZZLE_EVERY = 6
-"""Of this many views, the first sees the puzzle embedding (docs/log.md)."""
 VIEW_GUESSES = 2
 """Blank cells that every second view sees filled with the last answer (docs/log.md)."""
+
+
+def view_settings(h_cycles: int) -> tuple[int, int]:
+    """Steps after which the order of the cells changes, fewer if a step has many rounds T; of how many views the first
+    sees the puzzle embedding, once in 12 steps (docs/log.md)."""
+    steps = 1 if h_cycles >= 5 else 2
+    return steps, 12 // steps
 
 
 class Solved(NamedTuple):
@@ -138,8 +141,7 @@ def solve(
     name: str = "solving",
 ) -> Solved:
     """Solve puzzles, uint8 [B, S]. All restarts but the first see them under a random symmetry, and within each the
-    order of the cells changes after every `VIEW_STEPS` steps; one of `VIEW_PUZZLE_EVERY` sees the puzzle embedding,
-    every second one `VIEW_GUESSES` blank cells filled.
+    order of the cells changes by `view_settings`; every second view sees `VIEW_GUESSES` blank cells filled.
 
     The rules, not the model, decide when to stop: a puzzle is done at its first valid answer. `name`: for progress.
     """
@@ -155,7 +157,8 @@ def solve(
     )
     size = net.batch_rows(geometry.cells + net.arch.puzzle_tokens)
     boxes = DataConfig(box_rows=geometry.box_rows, box_cols=geometry.box_cols)
-    views = random_views(boxes, VIEW_STEPS, steps, VIEW_PUZZLE_EVERY, VIEW_GUESSES)
+    view_steps, puzzle_every = view_settings(net.h_cycles)
+    views = random_views(boxes, view_steps, steps, puzzle_every, VIEW_GUESSES)
     for start, symmetry in enumerate(restart_symmetries(boxes, restarts)):
         left = np.flatnonzero(~solved.right)
         for first in range(0, len(left), size):

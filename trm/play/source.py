@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from trm.errors import UserError
-from trm.evaluation.solve import DEEPER, VIEW_GUESSES, VIEW_PUZZLE_EVERY, VIEW_STEPS, geometry_of
+from trm.evaluation.solve import DEEPER, VIEW_GUESSES, geometry_of, view_settings
 from trm.evaluation.symmetry import random_views, restart_symmetries
 from trm.study.records import WEIGHTS
 from trm.study.tasks import GUESS_FROM, spec_of
@@ -52,7 +52,8 @@ def source(name: str, trained: TrainedModel) -> dict[str, Any]:
     """One model: sizes, `shapes` [name, rows, columns] in the order of `data`, halt head, symmetries, views."""
     model, geometry = trained.config.model, geometry_of(trained)
     steps = DEEPER * model.halt_max_steps
-    views = random_views(trained.config.data, VIEW_STEPS, steps)
+    view_steps, puzzle_every = view_settings(model.h_cycles)
+    views = random_views(trained.config.data, view_steps, steps)
     weights = trained.weights("ema")
     halt = {"weight": weights.pop("halt.weight")[0].tolist(), "bias": weights.pop("halt.bias")[0].item()}
     vectors = {key: trained.tensors[f"buffers.{key}"] for key in ("h_init", "l_init")}
@@ -71,8 +72,8 @@ def source(name: str, trained: TrainedModel) -> dict[str, Any]:
         "lCycles": model.l_cycles,
         "puzzleTokens": model.puzzle_tokens,
         "steps": steps,
-        "viewSteps": VIEW_STEPS,
-        "viewPuzzleEvery": VIEW_PUZZLE_EVERY,
+        "viewSteps": view_steps,
+        "viewPuzzleEvery": puzzle_every,
         "viewGuesses": VIEW_GUESSES,
         "guessFrom": GUESS_FROM,
         "views": [cells.tolist() for cells in views.cells] if views else [],
