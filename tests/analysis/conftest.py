@@ -27,12 +27,6 @@ GRIDS = {
     "two_decades": [{"training.steps": s} for s in (120, 250, 550, 1200, 2500, 5500, 12000)],
     "recursion": [{"model.h_cycles": t, "model.l_cycles": n} for t in (1, 2) for n in (1, 2)],
     "compute": [{"training.steps": s, "model.d_model": d} for d in (16, 32, 64) for s in (100, 400, 1600)],
-    "recurrences": [
-        {"model.d_model": d, "model.l_cycles": n, "training.steps": s}
-        for d in (16, 32, 64)
-        for n in (1, 3, 7)
-        for s in (400, 1600)
-    ],
     "mixer": [{"model.mixer": "mlp"}, {"model.mixer": "attention"}],
     "ema": [{"training.ema": e, "training.batch_size": b} for b in (128, 512) for e in (0.0, 0.99)],
     "inference": [{"data.train_puzzles": 100}],
@@ -44,6 +38,7 @@ GRIDS = {
         {"training.lr": r, "training.batch_size": b} for r in (4e-4, 8e-4, 16e-4, 32e-4) for b in (64, 256)
     ],
 }
+GRIDS["recurrences"] = [{**point, "model.l_cycles": n} for point in GRIDS["compute"] for n in (1, 3, 7)]
 DEPTHS = {"unroll": (1, 2, 4, 8, 16)}
 EVALUATIONS = {
     "inference": (EvaluationConfig(**DEPTHS, confident=True, restarts=(2, 4), start_noise=0.3),),

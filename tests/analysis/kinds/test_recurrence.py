@@ -7,7 +7,8 @@ import pytest
 
 from tests.analysis.conftest import Drawn
 from trm.analysis.claims import sentences
-from trm.analysis.fits.recurrence import LAWS, Points, drawn, worth
+from trm.analysis.fits.recurrence import Points, worth
+from trm.analysis.fits.recurrence import drawn as with_draws
 from trm.analysis.kinds.recurrence import claim
 from trm.errors import UserError
 
@@ -20,14 +21,13 @@ def points(phi: float, noise: float = 0.01) -> Points:
     error = 0.01 + 60 * (n * r**phi) ** -0.6 + 10 * rows**-0.5
     group = np.repeat(np.arange(len(n)), 3)
     logs = np.log(np.repeat(error, 3)) + noise * rng.standard_normal(3 * len(n))
-    return Points(n, r, rows, c, drawn(logs, group, np.tile([0, 1, 2], len(n))))
+    return Points(n, r, rows, c, with_draws(logs, group, np.tile([0, 1, 2], len(n))))
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5])
 def test_phi_is_found_by_the_law_that_made_the_errors(phi: float) -> None:
     found = worth(points(phi))
     own = found["E + A M⁻ᵃ + B D⁻ᵇ"]
-    assert set(found) == set(LAWS)
     assert own.phi == pytest.approx(phi, abs=0.05)
     assert own.interval[0] <= phi <= own.interval[1]
     assert own.aicc == min(item.aicc for item in found.values())
@@ -35,7 +35,7 @@ def test_phi_is_found_by_the_law_that_made_the_errors(phi: float) -> None:
     assert own.held_out["fitted"] < own.held_out["1"]
 
 
-def test_a_worth_is_claimed_only_where_laws_agree() -> None:
+def test_a_worth_is_claimed_only_where_laws_agree(drawn: Drawn) -> None:
     alike = {
         "one": SimpleNamespace(phi=0.4, interval=(0.3, 0.5)),
         "two": SimpleNamespace(phi=0.5, interval=(0.4, 0.6)),
@@ -44,8 +44,5 @@ def test_a_worth_is_claimed_only_where_laws_agree() -> None:
     alike["two"] = SimpleNamespace(phi=0.9, interval=(0.8, 1.0))
     apart = "We claim no worth φ of a recurrence: by law it is 0.4 (one) and 0.9 (two)."
     assert sentences([claim(alike)]) == apart
-
-
-def test_a_grid_without_recurrences_is_refused(drawn: Drawn) -> None:
     with pytest.raises(UserError, match="compute has fewer than three sizes or numbers of recurrences"):
         drawn("compute", kind="recurrence")

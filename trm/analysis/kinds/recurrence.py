@@ -95,10 +95,10 @@ def remarks(found: dict[str, Any]) -> str:
     parts = []
     for name, item in found.items():
         text = f"{name}: φ = {estimate(item.phi, item.interval)}"
-        rivals = [f"{estimate(worse)} with {rival}" for rival, worse in item.rivals.items()]
+        rivals = [f"{worse:.0f} with {rival}" for rival, worse in item.rivals.items()]
         text += f", AICc above its own by {listed(rivals)}"
         if item.held_out:
-            own, *others = (f"{value:.3f}" for value in item.held_out.values())
+            own, *others = (f"{value:.2f}" for value in item.held_out.values())
             text += f"; it misses the largest budget by {own} in log error, with those φ by {listed(others)}"
         parts.append(text + ".")
     return " ".join(parts)
