@@ -120,6 +120,7 @@ def test_wrong_answers_are_not_believed():
     boxes, (steps, every) = DataConfig(box_rows=3, box_cols=3), view_settings(net.h_cycles)
     question = torch.tensor([[int(cell) + 1 for cell in HARD.replace(".", "0")]], dtype=torch.uint8)
     inputs = torch.cat([each.apply(question) for each in restart_symmetries(boxes, 6)])
+    assert (steps, every) == (1, 12)  # five rounds a step; of three it is (2, 6)
     views = random_views(boxes, steps, 24, every, VIEW_GUESSES)
     states = Pass(net, inputs, torch.zeros(6, dtype=torch.int32), views=views)
     believed = 0

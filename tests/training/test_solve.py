@@ -136,7 +136,7 @@ class Scripted:
     def __init__(self, script):
         self.script, self.started, self.at, self.rows, self.seen = script, -1, 0, [], []
         self.symmetries = restart_symmetries(DataConfig(box_rows=2, box_cols=2), len(script))
-        self.h_init, self.arch = torch.zeros(8), type("Arch", (), {"puzzle_tokens": 0})()
+        self.h_init, self.h_cycles, self.arch = torch.zeros(8), 1, type("Arch", (), {"puzzle_tokens": 0})()
 
     def batch_rows(self, length):
         return 1
