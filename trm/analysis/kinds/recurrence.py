@@ -8,7 +8,7 @@ from trm.analysis.claims import Claim, level
 from trm.analysis.labels import Label, label
 from trm.analysis.lazy import Table, common, np, stats
 from trm.analysis.specs import Figure, Metric
-from trm.analysis.words import estimate, listed
+from trm.analysis.words import estimate, listed, sentence
 from trm.errors import UserError
 
 
@@ -46,7 +46,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         for value, colour in shades.items():
             own = (points.budget == index) & (points.recurrences == value)
             axes[0].plot(size[own], measured[own], common.MARKERS[index % 8], color=colour, markersize=4)
-    common.axis_scale(axes[0], "x", Label(f"N r^φ, φ = {best.phi:.2f}", log=True), size)
+    common.axis_scale(axes[0], "x", Label(f"N r$^φ$, φ = {best.phi:.2f}", log=True), size)
     common.axis_scale(axes[0], "y", label(spec.y), measured)
     for index, (name, item) in enumerate(found.items()):
         style = {"color": common.OKABE_ITO[index], "linestyle": common.DASHES[index % 4]}
@@ -94,7 +94,7 @@ def remarks(found: dict[str, Any]) -> str:
     """What the rivals cost in fit and in prediction."""
     parts = []
     for name, item in found.items():
-        text = f"{name}: φ = {estimate(item.phi, item.interval)}"
+        text = f"{sentence(name)}: φ = {estimate(item.phi, item.interval)}"
         rivals = [f"{worse:.0f} with {rival}" for rival, worse in item.rivals.items()]
         text += f", AICc above its own by {listed(rivals)}"
         if item.held_out:
