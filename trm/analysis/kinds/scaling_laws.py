@@ -211,9 +211,9 @@ def _grows(claims: Sequence[Claim]) -> str:
 def _restarts(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, Any]]) -> Shown:
     rows, key, laws = restarts.laws_of(table, panel)
     restarts.panel(axis, laws)
-    restarts.entries(axis, laws, key)
+    lines = (len(restarts.entries(axis, laws, key)) + 1) // 2
     low, high = axis.get_ylim()
-    axis.set_ylim(low - 0.4 * (high - low) * bool(key), high)  # room for the legend below the curves
+    axis.set_ylim(low - 0.14 * lines * (high - low), high)  # room for the legend below the curves
     _legend(axis)
     first = next(iter(laws.values()))
     missed = points(restarts.missed(laws), sign=False)
