@@ -87,7 +87,7 @@ def law_of(rows: pd.DataFrame, passes: pd.DataFrame) -> Law:
     from trm.analysis.fits.restarts import any_of, drawn, fit_attempts
 
     counts: dict[int, list[Any]] = {
-        int(k): [json.loads(text) for text in part["solved_counts"]]
+        int(k): [json.loads(text) for text in part.sort_values("seed")["solved_counts"]]
         for k, part in stats.by_number(rows, "restarts")
     }
     pairs = [k for k in counts if k % 2 == 0 and k // 2 in counts and k > 2]
