@@ -12,7 +12,7 @@ over channels from the right. Weights are [out, in], stored in float32 and cast 
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import NamedTuple
 
@@ -70,12 +70,11 @@ def rotate(x_LBHK: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x_LBHK * cos + torch.cat((-second, first), dim=-1) * sin).to(x_LBHK.dtype)
 
 
-def attention(x_LBD: Tensor, qkv: Tensor, out: Tensor, heads: int, rope: bool) -> Tensor:
-    """Bidirectional multi-head self-attention without biases."""
+def attention(x_LBD: Tensor, qkv: Tensor, out: Tensor, heads: int, tables: Sequence[Tensor] = ()) -> Tensor:
+    """Bidirectional multi-head self-attention without biases; `tables`: those of `rope_tables`, if it has any."""
     q, k, v = F.linear(x_LBD, qkv.to(x_LBD.dtype)).unflatten(-1, (3, heads, -1)).unbind(2)
-    if rope:
-        cos, sin = rope_tables(x_LBD.shape[0], q.shape[-1], x_LBD.device)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    if tables:
+        q, k = rotate(q, *tables), rotate(k, *tables)
     q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))
     y_BHLK = F.scaled_dot_product_attention(q, k, v)
     return F.linear(y_BHLK.permute(2, 0, 1, 3).flatten(2), out.to(x_LBD.dtype))
@@ -88,7 +87,13 @@ def block(x_LBD: Tensor, w: Weights, prefix: str, arch: Architecture) -> Tensor:
         x_LBD = rms_norm(x_LBD + mixed, dim=0)
     else:
         qkv, out = w[prefix + "attention.qkv"], w[prefix + "attention.out"]
-        x_LBD = rms_norm(x_LBD + attention(x_LBD, qkv, out, arch.heads, arch.rope), dim=-1)
+        tables: Sequence[Tensor] = ()
+        if arch.rope:
+            # a compiler that is given tables does not compute them again for every element
+            known = "rope.cos" in w
+            sizes = x_LBD.shape[0], x_LBD.shape[-1] // arch.heads
+            tables = (w["rope.cos"], w["rope.sin"]) if known else rope_tables(*sizes, x_LBD.device)
+        x_LBD = rms_norm(x_LBD + attention(x_LBD, qkv, out, arch.heads, tables), dim=-1)
     mixed = swiglu_channels(x_LBD, w[prefix + "channel_mlp.gate_up"], w[prefix + "channel_mlp.down"])
     return rms_norm(x_LBD + mixed, dim=-1)
 

@@ -34,12 +34,31 @@ def compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Resul
     return call
 
 
+class Rounds:
+    """`definition.recursion_round`, compiled, with the tables of rotary embeddings as inputs.
+
+    Computed inside, they would be fused into the rotation: a cosine and a sine for every element, a quarter of an
+    evaluation on an H200 (docs/log.md).
+    """
+
+    def __init__(self, weights: Weights, arch: Architecture):
+        self._weights, self._arch = dict(weights), arch
+        self._call = compiled(definition.recursion_round)
+
+    def __call__(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
+        if self._arch.rope and "rope.cos" not in self._weights:
+            length, _, width = x.shape
+            tables = definition.rope_tables(length, width // self._arch.heads, x.device)
+            self._weights |= zip(("rope.cos", "rope.sin"), tables, strict=True)
+        return self._call(z_H, z_L, x, self._weights, self._arch, l_cycles)
+
+
 class CompiledNetwork(PlainNetwork):
     """Same as `PlainNetwork`."""
 
     def __init__(self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture):
         super().__init__(layout, params, grads, arch)
-        self._round = compiled(definition.recursion_round)
+        self._round = Rounds(self.weights, arch)
 
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
@@ -47,8 +66,8 @@ class CompiledNetwork(PlainNetwork):
         x = definition.embed(inputs, puzzle, self.weights, self._arch)
         with torch.no_grad():
             for _ in range(h_cycles - 1):
-                z_H, z_L = self._round(z_H, z_L, x, self.weights, self._arch, l_cycles)
-        z_H, z_L = self._round(z_H, z_L, x, self.weights, self._arch, l_cycles)
+                z_H, z_L = self._round(z_H, z_L, x, l_cycles)
+        z_H, z_L = self._round(z_H, z_L, x, l_cycles)
         return (z_H, z_L, *definition.heads(z_H, self.weights, self._arch))
 
 
@@ -57,7 +76,7 @@ class CompiledRounds(PlainRounds):
 
     def __init__(self, weights: Weights, arch: Architecture):
         super().__init__(weights, arch)
-        self._round = compiled(definition.recursion_round)
+        self._round = Rounds(weights, arch)
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
-        return self._round(z_H, z_L, x, self._weights, self._arch, l_cycles)
+        return self._round(z_H, z_L, x, l_cycles)
