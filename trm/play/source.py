@@ -15,8 +15,8 @@ from trm.training.outputs import PUZZLE, TrainedModel, load_weights
 
 RESTARTS = 8
 """The most starts that a visitor can choose."""
-LIMIT = 2_000_000
-"""Bytes of all weights as base64: a page that opens at once."""
+LIMIT = 1_000_000
+"""Bytes of all weights as base64."""
 
 
 def sources(folder: Path) -> list[dict[str, Any]]:
