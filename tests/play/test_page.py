@@ -68,7 +68,7 @@ def test_models_that_cannot_run_in_a_page_are_refused_in_one_sentence(tmp_path, 
     other = trained.config.model_copy(update={"model": model})
     save_weights(tmp_path / "other/weights.safetensors", trained.tensors, other, trained.meta)
     refused("has no Sudoku model with the MLP mixer")
-    for number in range(12):
+    for number in range(15):
         shutil.copytree(MODELS / "sudoku6", tmp_path / str(number))
     refused("more than 1,000,000: remove or shrink one")
 

@@ -9,7 +9,15 @@ function trmEngine(scope) {
   /** Weights by name, {rows, columns, values}; 2D matrices of the channels are transposed for `product`. */
   function decode(source) {
     const bytes = Uint8Array.from(atob(source.data), (c) => c.charCodeAt(0));
-    const wide = Uint32Array.from(new Uint16Array(bytes.buffer), (half) => half << 16); // bfloat16 to float32
+    const wide = new Uint32Array(source.shapes.reduce((count, [, rows, columns]) => count + rows * columns, 0));
+    let bit = 8 * wide.length; // after the bytes of sign and mantissa, the exponents in unary
+    wide.forEach((_, i) => {
+      let rank = 0;
+      for (; !(bytes[bit >> 3] & (128 >> (bit & 7))); bit++) rank++;
+      bit++;
+      const [sign, mantissa] = [bytes[i] & 128, bytes[i] & 127];
+      wide[i] = (sign << 24) | (source.exponents[rank] << 23) | (mantissa << 16); // bfloat16 to float32
+    });
     const all = new Float32Array(wide.buffer), weights = {};
     let at = 0;
     for (const [name, rows, columns] of source.shapes) {

@@ -4,6 +4,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from trm.errors import UserError
@@ -61,7 +62,7 @@ def source(name: str, trained: TrainedModel) -> dict[str, Any]:
         table = trained.tensors.get(f"raw.{PUZZLE}")
         vectors[PUZZLE] = torch.zeros(model.d_model) if table is None else table[0]
     tensors = weights | {key: vector[None] for key, vector in vectors.items()}
-    halves = [tensor.bfloat16().contiguous().view(torch.uint8).flatten() for tensor in tensors.values()]
+    exponents, data = packed(torch.cat([tensor.flatten() for tensor in tensors.values()]))
     return {
         "name": name,
         "parameters": sum(tensor.numel() for tensor in trained.weights("ema").values()),
@@ -83,5 +84,22 @@ def source(name: str, trained: TrainedModel) -> dict[str, Any]:
             for symmetry in restart_symmetries(trained.config.data, RESTARTS)
         ],
         "shapes": [[key, *tensor.shape] for key, tensor in tensors.items()],
-        "data": base64.b64encode(torch.cat(halves).numpy().tobytes()).decode(),
+        "exponents": exponents,
+        "data": base64.b64encode(data).decode(),
     }
+
+
+def packed(values: torch.Tensor) -> tuple[list[int], bytes]:
+    """Values [N] as bfloat16 in two thirds of its size: exponents, the most frequent first, and the data.
+
+    A byte of sign and mantissa for each value, then the place of each exponent among `exponents` in unary: so many
+    zeros and a one. Trained weights have few exponents, the next one half as often: 2.8 bits instead of 8.
+    """
+    halves = values.bfloat16().view(torch.int16).numpy().view(np.uint16)
+    found, index, counts = np.unique(halves >> 7 & 0xFF, return_inverse=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    ends = np.cumsum(np.argsort(order)[index] + 1)
+    unary = np.zeros(ends[-1], np.uint8)
+    unary[ends - 1] = 1
+    rest = (halves >> 8 & 0x80 | halves & 0x7F).astype(np.uint8)
+    return found[order].tolist(), rest.tobytes() + np.packbits(unary).tobytes()
