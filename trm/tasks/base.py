@@ -23,6 +23,8 @@ from trm.tasks.marginals import Symmetric
 
 Files = list[tuple[str, Path]]
 """Name and local path of each input file."""
+SAMPLE = 2048
+"""Training puzzles whose keys a data set and its runs keep."""
 
 
 class Augmenter:
@@ -91,6 +93,12 @@ class Task(ABC):
             uint64 [puzzles]; empty: the task's puzzles are told apart by their identifiers.
         """
         return np.zeros(0, dtype=np.uint64)
+
+    def keys_of(self, config: DataConfig, puzzles: PuzzleSet, most: int | None = None) -> np.ndarray:
+        """`keys` of a split's originals, or of at most `most` of them, evenly spaced."""
+        rows = puzzles.puzzle_indices[puzzles.group_indices[:-1]]
+        rows = rows[:: -(-len(rows) // most) or 1] if most else rows
+        return self.keys(config, puzzles.inputs[rows], puzzles.labels[rows])
 
     def symmetric(self, meta: Meta) -> Symmetric | None:
         """Marginals that the symmetries make uniform, for `trm data inspect`; None: nothing is compared."""

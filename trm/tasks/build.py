@@ -1,6 +1,7 @@
 """Build the puzzle pool of a DataConfig (`results/sources/<name>/`), and split a pool into a data set."""
 
 import tempfile
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from trm.study.fingerprint import canonical_json, digest
 from trm.study.schema import DataConfig
 from trm.study.tasks import spec_of
 from trm.tasks import task_of
+from trm.tasks.base import SAMPLE
 
 
 def build_source(config: DataConfig, out: Path) -> Pool:
@@ -142,7 +144,8 @@ def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]
         )
     identity = dataset_identity(config)
     splits = split(pool, config, str(source))
-    sets, identifiers, more = task_of(config.task).sets(config, pool, splits)
+    task = task_of(config.task)
+    sets, identifiers, more = task.sets(config, pool, splits)
     counts = {
         name: {"puzzles": len(members), "classes": len(np.unique(pool.classes[members]))}
         | {"ratings": histogram(pool.ratings[members])}
@@ -165,7 +168,7 @@ def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]
             key: value for key, value in source_manifest.items() if key not in ("names", "format", "kind")
         },
     }
-    document |= more
+    document |= more | {"train_keys": b64encode(task.keys_of(config, sets[0], SAMPLE).tobytes()).decode()}
     with new_folder(out) as folder:
         for name, puzzles in zip(SPLITS, sets):
             write_split(folder / name, puzzles)

@@ -17,23 +17,21 @@ from trm.study.dataset_identity import dataset_identity, shape
 from trm.study.fingerprint import digest
 from trm.study.schema import RunConfig
 from trm.tasks import task_of
+from trm.tasks.base import SAMPLE
 from trm.training.dataset import Dataset
 from trm.training.outputs import TrainedModel
 
 log = logging.getLogger("trm")
-SAMPLE = 2048
-"""Training puzzles whose keys a run keeps."""
 GIVE = "give the data set that was built for this run"
 
 
 def record(dataset: Dataset, config: RunConfig) -> dict[str, str]:
     """What a run keeps of its data set."""
-    keys = _keys(dataset, config, "train", SAMPLE)
-    return {
-        "identity": dataset.identity,
-        "identifiers": dataset.identifiers,
-        "puzzles": base64.b64encode(keys.tobytes()).decode(),
-    }
+    keys = dataset.manifest.get("train_keys")
+    if keys is None:  # of other tools, or of an earlier version
+        found = task_of(config.data.task).keys_of(config.data, dataset.split("train"), SAMPLE)
+        keys = base64.b64encode(found.tobytes()).decode()
+    return {"identity": dataset.identity, "identifiers": dataset.identifiers, "puzzles": keys}
 
 
 def check_config(dataset: Dataset, config: RunConfig) -> None:
@@ -99,7 +97,8 @@ def check_unseen(trained: TrainedModel, dataset: Dataset, split: str) -> None:
     divided = bool(dataset.manifest) and is_own(trained, dataset)  # when it was built
     if divided or not len(seen) or not dataset.has(split):
         return
-    keys = _keys(dataset, trained.config, split)
+    data = trained.config.data
+    keys = task_of(data.task).keys_of(data, dataset.split(split))
     if shared := int(np.isin(keys, seen).sum()):
         raise UserError(
             f"{shared:,} of the {len(keys):,} {split} puzzles in {dataset.folder} are, up to symmetry, puzzles that "
@@ -134,11 +133,3 @@ def _identity(trained: TrainedModel) -> dict[str, Any]:
     except UserError:
         return {}
     return dict(json.loads(dump(found)))
-
-
-def _keys(dataset: Dataset, config: RunConfig, split: str, most: int | None = None) -> np.ndarray:
-    """Keys of a split's originals, or of at most `most` of them, uint64."""
-    puzzles = dataset.split(split)
-    rows = puzzles.puzzle_indices[puzzles.group_indices[:-1]]
-    rows = rows[:: -(-len(rows) // most) or 1] if most else rows
-    return task_of(config.data.task).keys(config.data, puzzles.inputs[rows], puzzles.labels[rows])
