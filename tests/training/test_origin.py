@@ -41,8 +41,7 @@ class Place:
 
     def splits(self) -> set[str]:
         """What the last evaluation measured."""
-        results = json.loads((self.root / "evaluation.json").read_text())["results"]
-        return {row["split"] for row in results}
+        return {row["split"] for row in json.loads((self.root / "evaluation.json").read_text())["results"]}
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +67,8 @@ def by_an_earlier_version(run: Path, out: Path) -> None:
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_identifiers_that_mean_something_else_are_refused(place, earlier, tmp_path, capsys):
-    run = "arc"
-    if earlier:
-        run = str(tmp_path / "arc")
-        by_an_earlier_version(place.root / "arc", tmp_path / "arc")
+    by_an_earlier_version(place.root / "arc", tmp_path / "arc")
+    run = str(tmp_path / "arc") if earlier else "arc"
     public = by_other_tools(place.data(ARC, seed=7), tmp_path / "public")
     for other in (place.data(ARC, seed=7), place.data(ARC, augmentations=3), public):
         assert place.evaluate(run, other) == 2
@@ -147,8 +144,9 @@ def test_a_test_split_of_training_puzzles_is_refused_whatever_its_name(place, ma
 
 def test_a_run_does_not_start_from_one_that_was_trained_on_its_test(place, capsys):
     other = SUDOKU | {"seed": 7, "test_puzzles": 2000}
-    folder = place.data(SUDOKU, seed=7, test_puzzles=2000)
-    assert place.train("second", folder, other, init_from="sudoku") == 2
+    assert (
+        place.train("second", place.data(SUDOKU, seed=7, test_puzzles=2000), other, init_from="sudoku") == 2
+    )
     assert "puzzles that sudoku was trained on" in capsys.readouterr().err
     assert place.train("second", place.data(SUDOKU), SUDOKU, init_from="sudoku") == 0
 
@@ -159,5 +157,7 @@ def test_a_run_resumes_on_its_own_data_alone(place, tmp_path, capsys):
     for name, seed in (("a", 0), ("b", 7)):
         by_other_tools(place.data(SUDOKU, seed=seed), tmp_path / name / "set")
     assert place.train(str(tmp_path / "run"), tmp_path / "a" / "set", fields) == 0
+    kept = [load_weights(run).meta["data"]["puzzles"] for run in (place.root / "sudoku", tmp_path / "run")]
+    assert kept == 2 * [json.loads((place.data(SUDOKU) / "manifest.json").read_text())["train_keys"]]
     assert place.train(str(tmp_path / "run"), tmp_path / "b" / "set", fields) == 2
     assert "is of another run: dataset.identity is" in capsys.readouterr().err
