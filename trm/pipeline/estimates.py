@@ -187,7 +187,7 @@ class Estimates:
     def _seconds(self, job: Job) -> float:
         seconds, catalogue = self.hardware.start, self._project.catalogue
         if job.rule == "evaluate":
-            seconds += self._evaluation_seconds(job.name)
+            seconds = min(seconds, self.hardware.fixed) + self._evaluation_seconds(job.name)
         if job.rule == "source":
             data = catalogue.find(catalogue.sources, job.name, "pool of puzzles").config.data
             seconds += _pool(data) / GENERATED_PER_SECOND if data.source == "generate" else 0.0

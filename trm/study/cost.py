@@ -30,7 +30,7 @@ class Hardware(Section):
     fixed: NonNegative = 0.0
     """Seconds of a training job outside its steps: start, compilation, data, validation, writing."""
     start: NonNegative = 5.0
-    """Overhead in seconds of any other job: data, evaluation, table, fit, figure, report."""
+    """Overhead in seconds of any other job: data, evaluation (`fixed`, if that is less), table, fit, figure, report."""
     slices: tuple[str, ...] = ()
     """TPU slices of one host and of the whole machine. Step times that `tpu-check` has compiled for them replace those
     computed from FLOPs."""
