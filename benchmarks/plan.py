@@ -24,6 +24,8 @@ from trm.pipeline.catalogue import dataset_name, source_name
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.project import open_project
 
+BASE = "lr_schedule"
+"""An experiment whose first run has the recipe of the base."""
 KINDS: dict[str, dict[str, Any]] = {
     "baseline": {},
     "narrow": {"model.d_model": 16},
@@ -39,8 +41,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def run(kind: str, folder: Path, seed: int) -> dict[str, Any]:
     """Plan one run, then train and evaluate it; return both times."""
-    project = open_project({"study": "config/laptop.yaml", "set": KINDS[kind], "experiments": "baseline"})
-    point = project.study.experiment("baseline").points[0]
+    project = open_project({"study": "config/laptop.yaml", "set": KINDS[kind], "experiments": BASE})
+    point = project.study.experiment(BASE).points[0]
     name, config = point.runs[0].name, point.runs[0].config
     cost = Estimates(project, measured=False).of(name)
     dataset, out = str(folder / dataset_name(config.data)), folder / "runs" / name
@@ -58,8 +60,8 @@ def run(kind: str, folder: Path, seed: int) -> dict[str, Any]:
 
 def data(folder: Path) -> None:
     """Build the data set that all runs share."""
-    project = open_project({"study": "config/laptop.yaml", "experiments": "baseline"})
-    config = project.study.experiment("baseline").points[0].runs[0].config.data
+    project = open_project({"study": "config/laptop.yaml", "experiments": BASE})
+    config = project.study.experiment(BASE).points[0].runs[0].config.data
     source, out = folder / source_name(config), folder / dataset_name(config)
     pool = project.catalogue.source_json(source_name(config))
     cut = project.catalogue.dataset_json(dataset_name(config))
