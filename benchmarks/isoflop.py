@@ -3,12 +3,13 @@
     python -m benchmarks.isoflop                  # 100 studies of every truth, twelve seconds on one core
     python -m benchmarks.isoflop --studies 400
 
-The grid is that of an earlier laptop study: six budgets over two decades, four widths each, which grow with the budget,
-three seeds; the noise in log cross entropy is the one measured there. `curvature`: of log cross entropy in log width, at
-every budget, or `measured`, from 0.4 to 2.4. `shared`: the part of the noise's variance that a seed brings to all its
-points (as measured 0.2 in the mean and 0.86 at one budget). `law`: the share of studies whose interval excludes 0;
-`covers`: the share of intervals that hold the true exponent. At most 10 % may find a law where there is none, and at
-least 90 % must find those of the measured curvatures (50 % where nothing is shared); exit code 1 otherwise.
+The grid is that of an earlier laptop study: six budgets over two decades, four widths each, which grow with the
+budget, three seeds; the noise in log cross entropy is the one measured there. `curvature`: of log cross entropy in
+log width, at every budget, or `measured`, from 0.4 to 2.4. `shared`: the part of the noise's variance that a seed
+brings to all its points (as measured 0.2 in the mean and 0.86 at one budget). `law`: the share of studies whose
+interval excludes 0; `covers`: the share of intervals that hold the true exponent. At most 10 % may find a law where
+there is none, and at least 90 % must find those of the measured curvatures (50 % where nothing is shared); exit code
+1 otherwise.
 """
 
 from __future__ import annotations
