@@ -199,7 +199,7 @@ def test_study_list_and_show(capsys):
         assert main(["study", *words, "--study", "config/laptop.yaml"]) == 0
         return capsys.readouterr().out
 
-    assert "data_size: 7 points, 21 runs" in shown("list")
+    assert "data_size: 7 points, 42 runs" in shown("list")
     places = re.findall(
         r"^(?:points|figures): (config/\w+\.yaml:\d+)", shown("show", "isoflop"), re.MULTILINE
     )

@@ -203,4 +203,4 @@ def test_the_workflow_can_be_a_module(tmp_path):
         f'configfile: "config/config.yaml"\nmodule trm:\n    snakefile: "{ROOT}/Snakefile"\n    config: config\n'
         "use rule * from trm\n"
     )
-    assert Project(tmp_path).would_run("baseline")["train"] == 6
+    assert Project(tmp_path).would_run("baseline")["train"] == 12
