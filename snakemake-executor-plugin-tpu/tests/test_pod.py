@@ -213,8 +213,13 @@ def test_another_key_at_the_old_address_does_not_lose_the_pod(healthy_pod, tmp_p
 
 
 def test_hosts_share_neither_processes_nor_network(healthy_pod):
+    def namespaces(host, kind):
+        for pid in host.processes():
+            with contextlib.suppress(FileNotFoundError):  # it has ended since it was listed
+                yield os.readlink(f"/proc/{pid}/ns/{kind}")
+
     spaces = [
-        {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in host.processes()}
+        set(namespaces(host, kind))
         for host in healthy_pod.hosts
         for kind in ("pid", "mnt", "uts", "ipc", *(("net",) if healthy_pod.network.separate else ()))
     ]
