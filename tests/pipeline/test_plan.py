@@ -148,10 +148,10 @@ def test_the_first_plan_uses_the_speed_that_set_up_measured(study, monkeypatch):
     seen = estimates.Estimates(project)
     fixed = read_hardware("config/hardware.yaml", "laptop").fixed
     for name, run in project.runs.items():
-        rate = (
-            1e9 if run.config.model.mixer == "attention" else 5e10 if run.config.model.d_model > 22 else 1e10
-        )
+        rate = {"attention": 1e9}.get(run.config.model.mixer, 5e10 if run.config.model.d_model > 22 else 1e10)
         assert seen.of(name).seconds == pytest.approx(fixed + seen.of(name).flops / rate)
+    one = Job("evaluate", next(iter(project.study.evaluations)))  # it starts as fast as a training
+    assert seen.cost(one).seconds == pytest.approx(fixed + seen._evaluation_seconds(one.name))
     text = plan.text(planned(project))
     assert "1 GFLOP/s to 50 GFLOP/s a CPU core by mixer and width, as set-up measured on this machine" in text
     assert estimates.Estimates(project, measured=False).speeds == []

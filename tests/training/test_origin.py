@@ -144,9 +144,8 @@ def test_a_test_split_of_training_puzzles_is_refused_whatever_its_name(place, ma
 
 def test_a_run_does_not_start_from_one_that_was_trained_on_its_test(place, capsys):
     other = SUDOKU | {"seed": 7, "test_puzzles": 2000}
-    assert (
-        place.train("second", place.data(SUDOKU, seed=7, test_puzzles=2000), other, init_from="sudoku") == 2
-    )
+    folder = place.data(SUDOKU, seed=7, test_puzzles=2000)
+    assert place.train("second", folder, other, init_from="sudoku") == 2
     assert "puzzles that sudoku was trained on" in capsys.readouterr().err
     assert place.train("second", place.data(SUDOKU), SUDOKU, init_from="sudoku") == 0
 

@@ -4,6 +4,7 @@ A task is a folder with `spec.py` (SPEC: identity and sizes) and `task.py` (TASK
 `trm.study.schema.TASKS`.
 """
 
+import base64
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,10 @@ class Task(ABC):
         rows = puzzles.puzzle_indices[puzzles.group_indices[:-1]]
         rows = rows[:: -(-len(rows) // most) or 1] if most else rows
         return self.keys(config, puzzles.inputs[rows], puzzles.labels[rows])
+
+    def train_keys(self, config: DataConfig, train: PuzzleSet) -> str:
+        """Keys of `SAMPLE` training puzzles at most: what a data set and its runs keep, uint64 as base64."""
+        return base64.b64encode(self.keys_of(config, train, SAMPLE).tobytes()).decode()
 
     def symmetric(self, meta: Meta) -> Symmetric | None:
         """Marginals that the symmetries make uniform, for `trm data inspect`; None: nothing is compared."""

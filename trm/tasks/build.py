@@ -1,7 +1,6 @@
 """Build the puzzle pool of a DataConfig (`results/sources/<name>/`), and split a pool into a data set."""
 
 import tempfile
-from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from trm.study.fingerprint import canonical_json, digest
 from trm.study.schema import DataConfig
 from trm.study.tasks import spec_of
 from trm.tasks import task_of
-from trm.tasks.base import SAMPLE
 
 
 def build_source(config: DataConfig, out: Path) -> Pool:
@@ -168,7 +166,7 @@ def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]
             key: value for key, value in source_manifest.items() if key not in ("names", "format", "kind")
         },
     }
-    document |= more | {"train_keys": b64encode(task.keys_of(config, sets[0], SAMPLE).tobytes()).decode()}
+    document |= more | {"train_keys": task.train_keys(config, sets[0])}
     with new_folder(out) as folder:
         for name, puzzles in zip(SPLITS, sets):
             write_split(folder / name, puzzles)

@@ -17,7 +17,6 @@ from trm.study.dataset_identity import dataset_identity, shape
 from trm.study.fingerprint import digest
 from trm.study.schema import RunConfig
 from trm.tasks import task_of
-from trm.tasks.base import SAMPLE
 from trm.training.dataset import Dataset
 from trm.training.outputs import TrainedModel
 
@@ -29,8 +28,7 @@ def record(dataset: Dataset, config: RunConfig) -> dict[str, str]:
     """What a run keeps of its data set."""
     keys = dataset.manifest.get("train_keys")
     if keys is None:  # of other tools, or of an earlier version
-        found = task_of(config.data.task).keys_of(config.data, dataset.split("train"), SAMPLE)
-        keys = base64.b64encode(found.tobytes()).decode()
+        keys = task_of(config.data.task).train_keys(config.data, dataset.split("train"))
     return {"identity": dataset.identity, "identifiers": dataset.identifiers, "puzzles": keys}
 
 
