@@ -16,7 +16,8 @@ TPU_VENV := .venv-tpu
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m trm study run --profile profiles/local
 
-# pip for torch, whose build its configuration may choose; uv for the rest, which takes a third of the time, or pip
+# pip for torch, whose build its configuration may choose; uv for the rest, which takes a third of the time, or pip.
+# --no-compile: Python compiles the third of torch that is imported at its first import.
 pip = $(1)/bin/python -m pip install --quiet --disable-pip-version-check
 uv = $(1)/bin/python -m uv pip install --quiet --python $(1)/bin/python
 
@@ -53,11 +54,13 @@ $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt $(if $(OTHER_BUILD
 	@echo "Setting up $(VENV) (about 2 GB, with CUDA 5.6 GB; one to three minutes)"
 	$(PYTHON) -m venv $(VENV)
 	@$(call pip,$(VENV)) uv || echo "uv cannot be installed; pip installs the rest, which takes longer"
-	$(call $(if $(CUDA),uv,pip),$(VENV)) $(TORCH_OPTIONS) -r envs/cpu/torch.txt
 	$(call uv,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock || \
 	  $(call pip,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock
 	@$(BIN)/python -c "$$PATH_FILE"
-	@$(BIN)/python -m trm.checks.setup
+	$(BIN)/python -m trm.checks.setup & \
+	  $(call $(if $(CUDA),uv,pip),$(VENV)) $(if $(CUDA),,--no-compile) $(TORCH_OPTIONS) -r envs/cpu/torch.txt; \
+	  installed=$$?; wait $$!; exit $$installed
+	@$(BIN)/python -m trm.checks.speed
 	$(if $(CUDA),@echo $(CUDA) >$(VENV)/.cuda)
 	@touch $@
 

@@ -27,8 +27,11 @@ def test_workers_share_the_single_workers_batch(groups, examples, copies, seed, 
         parts = [sampler.batch(step, rank, world) for rank in range(world)]
         for field in range(3):
             assert (np.concatenate([part[field] for part in parts]) == whole[field]).all()
+        steps = [sampler.batch(step + k, 1, world) for k in range(3)]
+        joined = sampler.batches(range(step, step + 3), 1, world)
+        assert all((np.concatenate(a) == b).all() for a, b in zip(zip(*steps), joined))
     fresh = sampler_of(groups, examples, copies=copies, batch_size=16, seed=seed)
-    assert all((a == b).all() for a, b in zip(fresh.batch(step), whole))  # no replay needed
+    assert all((a[:16] == b).all() for a, b in zip(fresh.batches(range(step, step + 2)), whole))  # no replay
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,6 +1,5 @@
 """Jobs as forks of a process that has imported torch already: the same files, output, exit codes and signals."""
 
-import json
 import os
 import re
 import select
@@ -16,7 +15,8 @@ import pytest
 
 from tests.shell import python
 from tests.training.conftest import config, train_words
-from trm.pipeline.forkserver import FOLDER, Servers, _start, run_elsewhere
+from trm.pipeline.forkclient import FOLDER, encoded, run_elsewhere, send
+from trm.pipeline.forkserver import Servers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks of torch are safe on Linux")
 TRM = ["-m", "trm"]
@@ -101,10 +101,7 @@ def _ask(servers, arguments):
     """A client that has sent its request."""
     client = socket.socket(socket.AF_UNIX)
     client.connect(str(Path(os.environ[FOLDER], "training")))
-    request = {"arguments": arguments, "start": _start(servers), "folder": ".", "environment": servers}
-    text = json.dumps(request)
-    socket.send_fds(client, [len(text).to_bytes(4, "big")], [0, 1, 2])
-    client.sendall(text.encode())
+    send(client, encoded(arguments, ".", servers))
     return client
 
 

@@ -1,17 +1,21 @@
-"""What set-up does once for this machine, so that no job of the first study waits for it.
+"""What set-up compiles for this machine, so that no job of the first study waits for it; torch is not needed.
 
-`python -m trm.checks.setup` compiles the CPU kernel and, beside it, the generator of Sudoku puzzles; then it measures
-the speed of a core, for plans.
+`python -m trm.checks.setup` compiles the CPU kernel and, beside it, the generator of Sudoku puzzles.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from io import StringIO
 
-from trm.backends.cpu import library
-from trm.checks import speed
+from trm.backends.cpu import build
 from trm.study.schema import DataConfig
 from trm.tasks import task_of
+
+
+def compile_kernel() -> None:
+    """Build the CPU kernel. What a machine lacks for it, the measurement of its speed says (`trm.checks.speed`)."""
+    with suppress(build.BuildError):
+        build.library()
 
 
 def compile_generator() -> None:
@@ -23,10 +27,9 @@ def compile_generator() -> None:
 
 def main() -> None:
     with ThreadPoolExecutor(1) as beside:
-        kernel = beside.submit(library.functions)
+        kernel = beside.submit(compile_kernel)
         compile_generator()
         kernel.result()
-    speed.main()
 
 
 if __name__ == "__main__":

@@ -87,6 +87,13 @@ class Sampler:
         size = self.batch_size // world
         return self.rows(step * self.batch_size + rank * size, size)
 
+    def batches(self, steps: range, rank: int = 0, world: int = 1) -> SampledRows:
+        """Rows of worker `rank` of `world` at consecutive steps, one after the other: same as `batch` of each."""
+        if world == 1:
+            return self.rows(steps.start * self.batch_size, len(steps) * self.batch_size)
+        parts = (self.batch(step, rank, world) for step in steps)
+        return SampledRows(*map(np.concatenate, zip(*parts)))
+
     def rows(self, begin: int, size: int) -> SampledRows:
         """Rows begin..begin+size-1 of the endless stream of epochs."""
         epochs = range(begin // self.epoch_rows, (begin + size - 1) // self.epoch_rows + 1)

@@ -19,7 +19,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from trm.backends.tpu.chips import tpu_files
 from trm.errors import UserError
-from trm.pipeline import forkserver, lock, plan
+from trm.pipeline import forkclient, forkserver, lock, plan
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.project import Project
 from trm.pipeline.reporting import PARTIAL, write_partial_report
@@ -125,7 +125,7 @@ class Controller(logging.Filter):
     def _start_servers(self) -> None:
         """Short jobs of this machine run in forks; not where another environment or machine runs them."""
         snakemake = self._snakemake
-        wanted = os.environ.get(forkserver.FOLDER) != "0" and sys.platform == "linux"
+        wanted = os.environ.get(forkclient.FOLDER) != "0" and sys.platform == "linux"
         if wanted and snakemake.local_exec and not snakemake.deployment_settings.deployment_method:
             with suppress(OSError):  # no folder for temporary files: jobs run by themselves
                 atexit.register(forkserver.Servers(self._project.study.scale.threads).close)

@@ -1,14 +1,14 @@
 """Jobs of one machine as forks of a process that has imported torch already, which saves two CPU seconds a job.
 
 Snakemake starts a process for every job. Where the jobs are short, most of such a process is imports. So the controller
-starts servers (`Servers`), and `python -m trm COMMAND` passes its arguments, folder, environment and standard files to
-one of them instead of running the command itself. The server forks a child that runs it; signals and the exit code pass
-between the two. Whatever differs from the server's own start (another interpreter, variables that libraries read when
-they are imported) is run as if there were no server.
+starts servers (`Servers`), and `python -m trm COMMAND` (`forkclient.py`) passes its arguments, folder, environment and
+standard files to one of them instead of running the command itself. The server forks a child that runs it; signals and
+the exit code pass between the two. Whatever differs from the server's own start (another interpreter, variables that
+libraries read when they are imported) is run as if there were no server.
 """
 
+import ast
 import importlib
-import json
 import os
 import selectors
 import signal
@@ -16,94 +16,28 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
-FOLDER = "TRM_FORK_SERVER"
-"""Environment variable: the folder of the servers' sockets. Empty or unset: no server."""
-KINDS = {
-    "train": "training",
-    "evaluate": "training",
-    "fit": "analysis",
-    "plot": "analysis",
-    "table": "analysis",
-}
-"""Which server runs a command."""
+from trm.pipeline.forkclient import FOLDER, FORWARDED, start
+
 IMPORTS = {
     "training": (
         "trm.cli.train", "trm.training.loop", "trm.training.setup", "trm.training.checkpoints.remote",
-        "trm.storage.folders", "trm.study.grid", "trm.evaluation.evaluate", "numpy.random",
+        "trm.training.optim.adam_atan2", "trm.backends.cuda.gpus", "trm.backends.tpu.chips", "trm.storage.folders",
+        "trm.study.grid", "trm.tasks.sudoku.task", "trm.evaluation.evaluate", "trm.cli.evaluate", "trm.pipeline.slurm",
+        "numpy.ctypeslib", "numpy.ma", "numpy.random",
     ),
-    "analysis": ("trm.analysis.kinds", "trm.analysis.tables"),
+    "analysis": (
+        "trm.cli.study", "trm.pipeline.project", "trm.pipeline.estimates", "trm.analysis.kinds", "trm.analysis.tables",
+        "trm.analysis.drawing", "trm.analysis.report", "matplotlib.backends.backend_pdf",
+        "matplotlib.backends.backend_svg", "fontTools.subset", "PIL.PngImagePlugin",
+    ),
 }  # fmt: skip
 """What each server imports when its first job comes."""
-READ_AT_IMPORT = (
-    "ATEN_", "GOTO_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHON", "TORCH",
-)  # fmt: skip
-"""Variables that libraries read when they are imported."""
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 MAX_REQUEST = 1 << 20
-
-
-def _start(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What a child inherits from the server and cannot change."""
-    variables = {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
-    return {"python": sys.executable, "trm": __file__, "variables": variables, "mask": _umask()}
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def run_elsewhere(arguments: Sequence[str]) -> int | None:
-    """Run `trm ARGUMENTS` in a child of a server and return its exit code; None if no server accepts it."""
-    folder = os.environ.get(FOLDER)
-    kind = KINDS.get(arguments[0]) if arguments else None
-    if not folder or not kind or "--workers" in arguments:
-        return None
-    request = {
-        "arguments": arguments,
-        "folder": os.getcwd(),
-        "environment": dict(os.environ),
-        "start": _start(os.environ),
-    }
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        try:
-            connection.connect(str(Path(folder, kind)))
-            encoded = json.dumps(request).encode()
-            socket.send_fds(connection, [len(encoded).to_bytes(4, "big")], [0, 1, 2])
-            connection.sendall(encoded)
-        except OSError:
-            return None
-        with connection.makefile("r") as answers:
-            child = int(_line(answers) or 0)
-            if not child:
-                return None  # the server would not, or has ended
-
-            def forward(number: int, _: FrameType | None) -> None:
-                with suppress(ProcessLookupError):
-                    os.kill(child, number)
-
-            for number in FORWARDED:
-                signal.signal(number, forward)
-            ended = _line(answers)
-    if not ended:
-        print("trm: the server of this job has ended, and the job with it", file=sys.stderr)
-        return 1
-    return int(ended)
-
-
-def _line(answers: TextIO) -> str:
-    """The server's next line; empty if the server has ended."""
-    try:
-        return answers.readline()
-    except ConnectionError:  # with a request that it had not read
-        return ""
 
 
 class Server:
@@ -158,12 +92,14 @@ class Server:
         """In the child: the request."""
         try:
             length, files, _, _ = socket.recv_fds(connection, 4, 3)
-            request: dict[str, Any] = json.loads(_receive(connection, int.from_bytes(length, "big")))
-        except (OSError, ValueError):
+            request: dict[str, Any] = ast.literal_eval(
+                _receive(connection, int.from_bytes(length, "big")).decode()
+            )
+        except (OSError, SyntaxError, ValueError):
             connection.close()
             return None
         child = None
-        if request["start"] == _start(os.environ):
+        if request["start"] == start(dict(os.environ)):
             for name in IMPORTS[self._kind]:
                 importlib.import_module(name)
             with suppress(OSError):  # no memory or processes left: the job tries by itself

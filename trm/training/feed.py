@@ -7,7 +7,6 @@ import torch
 
 from trm.backends.base import Backend
 from trm.data import hints
-from trm.data.sampler import SampledRows
 from trm.model.parameters import uniform
 from trm.study.schema import RunConfig
 from trm.study.stages import draw_stages, recursion_stages, stage_at
@@ -17,7 +16,7 @@ from trm.training.metrics import Clocks
 from trm.training.optim.schedule import exploration_at
 from trm.training.step import AnyBatch, Batch, HintBatch, RowBatch
 
-ROWS_AHEAD = 1024
+ROWS_AHEAD = 2048
 """Rows drawn at once: NumPy's calls for one small batch cost more than the work."""
 
 
@@ -67,9 +66,7 @@ class Feed:
     def _draw(self, steps: range) -> dict[int, AnyBatch]:
         """The batches of some steps."""
         worker, world = self._backend.worker, self._backend.world
-        drawn = SampledRows(
-            *map(np.concatenate, zip(*(self._sampler.batch(step - 1, worker, world) for step in steps)))
-        )
+        drawn = self._sampler.batches(range(steps.start - 1, steps.stop - 1), worker, world)
         minimum = np.concatenate([self._minimum(step) for step in steps])
         kind: type[AnyBatch]
         arrays: tuple[np.ndarray, ...]

@@ -170,12 +170,14 @@ class Trainer:
 
     def _checkpoint_due(self) -> bool:
         """Whether a checkpoint is due, by the first worker's clock."""
-        if self.backend.processes > 1 and self.record.done % 10:
+        due = time.monotonic() - self.saver.saved_at >= 60 * self.runtime.checkpoint_minutes
+        if self.backend.processes == 1:
+            return due
+        if self.record.done % 10:
             return False
-        elapsed = time.monotonic() - self.saver.saved_at
-        due = torch.tensor([elapsed >= 60 * self.runtime.checkpoint_minutes], dtype=torch.uint8)
-        self.backend.broadcast(due)
-        return bool(due)
+        agreed = torch.tensor([due], dtype=torch.uint8)
+        self.backend.broadcast(agreed)
+        return bool(agreed)
 
     def save(self) -> None:
         """Write a checkpoint; raises UserError if the weights are not finite, or not those of the other workers."""

@@ -112,7 +112,9 @@ class TrainStep:
         rows = self.state.local_batch // self.state.micro
         self._carries = []
         for k in range(self.state.micro):
-            part = type(batch)(*(tensor[k * rows : (k + 1) * rows] for tensor in batch))
+            part = batch
+            if self.state.micro > 1:
+                part = type(batch)(*(tensor[k * rows : (k + 1) * rows] for tensor in batch))
             carry = self._micro_batch(k, self._started(k, part), part, recursion)
             if noise := self.state.config.training.step_noise:
                 carry = carry._replace(z_L=with_noise(carry.z_L, noise, *self._key(k), 2))
@@ -206,8 +208,7 @@ class TrainStep:
         state = self.state
         width = grads_BD.shape[1]
         if state.puzzle_dense:
-            gradient = puzzle.dense_gradient(ids_B, grads_BD, state.puzzles.num_ids)
-            state.puzzle_grads.view(-1, width + 1).add_(gradient)
+            puzzle.add_dense_gradient(state.puzzle_grads.view(-1, width + 1), ids_B, grads_BD)
         else:
             first = self.backend.worker * state.local_batch + k * len(ids_B)
             part = state.puzzle_grads.view(-1, width + 1)[first : first + len(ids_B)]
