@@ -10,14 +10,9 @@ def test_the_generator_is_compiled(capsys):
     assert not capsys.readouterr().out
 
 
-def test_the_kernel_is_compiled_beside_the_generator_and_a_missing_compiler_is_no_error(monkeypatch):
+def test_the_kernel_is_compiled_beside_it_and_a_missing_compiler_is_no_error(monkeypatch):
     done = []
-
-    def library():
-        done.append("kernel")
-        raise setup.build.BuildError("no compiler")
-
-    monkeypatch.setattr(setup.build, "library", library)
+    monkeypatch.setattr(setup.build, "library", lambda: done.append("kernel") or 1 / 0)
     monkeypatch.setattr(setup, "compile_generator", lambda: done.append("generator"))
     setup.main()
     assert sorted(done) == ["generator", "kernel"]

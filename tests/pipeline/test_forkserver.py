@@ -137,7 +137,7 @@ def test_a_server_that_dies_with_an_unread_request_leaves_the_job_to_itself(monk
         tempfile.TemporaryDirectory(prefix="trm-", dir="/tmp") as folder,
         socket.socket(socket.AF_UNIX) as server,
     ):
-        server.bind(f"{folder}/training")
+        server.bind(f"{folder}/analysis")
         server.listen()
 
         def die():
@@ -151,5 +151,6 @@ def test_a_server_that_dies_with_an_unread_request_leaves_the_job_to_itself(monk
         monkeypatch.setenv(FOLDER, folder)
         thread = threading.Thread(target=die)
         thread.start()
-        assert run_elsewhere(["train", "--help"]) is None
+        assert run_elsewhere(["study", "run"]) is None  # it asks no server
+        assert run_elsewhere(["study", "publish", "--help"]) is None
         thread.join()

@@ -4,18 +4,12 @@
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr
 from io import StringIO
 
 from trm.backends.cpu import build
 from trm.study.schema import DataConfig
 from trm.tasks import task_of
-
-
-def compile_kernel() -> None:
-    """Build the CPU kernel. What a machine lacks for it, the measurement of its speed says (`trm.checks.speed`)."""
-    with suppress(build.BuildError):
-        build.library()
 
 
 def compile_generator() -> None:
@@ -27,9 +21,8 @@ def compile_generator() -> None:
 
 def main() -> None:
     with ThreadPoolExecutor(1) as beside:
-        kernel = beside.submit(compile_kernel)
+        beside.submit(build.library)  # what a machine lacks for it, `trm.checks.speed` says
         compile_generator()
-        kernel.result()
 
 
 if __name__ == "__main__":

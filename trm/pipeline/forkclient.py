@@ -11,17 +11,11 @@ import sys
 
 FOLDER = "TRM_FORK_SERVER"
 """Environment variable: the folder of the servers' sockets. Empty or unset: no server."""
-KINDS = {
-    "train": "training",
-    "evaluate": "training",
-    "fit": "analysis",
-    "plot": "analysis",
-    "report": "analysis",
-    "study publish": "analysis",
-    "study spec": "analysis",
-    "table": "analysis",
+COMMANDS = {
+    "training": ("train", "evaluate"),
+    "analysis": ("fit", "plot", "report", "study publish", "study spec", "table"),
 }
-"""Which server runs a command."""
+"""What each server runs."""
 READ_AT_IMPORT = (
     "ATEN_", "GOTO_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHON", "TORCH",
 )  # fmt: skip
@@ -58,7 +52,8 @@ def send(connection: socket.socket, request: bytes) -> None:
 def run_elsewhere(arguments: list[str]) -> int | None:
     """Run `trm ARGUMENTS` in a child of a server and return its exit code; None if no server accepts it."""
     folder = os.environ.get(FOLDER)
-    kind = KINDS.get(" ".join(arguments[:1])) or KINDS.get(" ".join(arguments[:2]))
+    named = {" ".join(arguments[:1]), " ".join(arguments[:2])}
+    kind = next((kind for kind, commands in COMMANDS.items() if named.intersection(commands)), None)
     if not folder or not kind or "--workers" in arguments:
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -31,13 +31,12 @@ IMPORTS = {
         "numpy.ctypeslib", "numpy.ma", "numpy.random",
     ),
     "analysis": (
-        "trm.cli.study", "trm.pipeline.project", "trm.pipeline.estimates", "trm.analysis.kinds", "trm.analysis.tables",
-        "trm.analysis.drawing", "trm.analysis.report", "matplotlib.backends.backend_pdf",
-        "matplotlib.backends.backend_svg", "fontTools.subset", "PIL.PngImagePlugin",
+        "trm.cli.study", "trm.pipeline.estimates", "trm.pipeline.project", "trm.analysis.drawing",
+        "trm.analysis.report", "matplotlib.backends.backend_pdf", "matplotlib.backends.backend_svg", "fontTools.subset",
+        "PIL.PngImagePlugin",
     ),
 }  # fmt: skip
 """What each server imports when its first job comes."""
-MAX_REQUEST = 1 << 20
 
 
 class Server:
@@ -92,9 +91,9 @@ class Server:
         """In the child: the request."""
         try:
             length, files, _, _ = socket.recv_fds(connection, 4, 3)
-            request: dict[str, Any] = ast.literal_eval(
-                _receive(connection, int.from_bytes(length, "big")).decode()
-            )
+            with connection.makefile("rb") as stream:
+                text = stream.read(int.from_bytes(length, "big"))
+            request: dict[str, Any] = ast.literal_eval(text.decode())
         except (OSError, SyntaxError, ValueError):
             connection.close()
             return None
@@ -161,18 +160,6 @@ class Server:
             code = os.waitstatus_to_exitcode(status)
             with suppress(OSError), connection:
                 connection.sendall(f"{code if code >= 0 else 128 - code}\n".encode())
-
-
-def _receive(connection: socket.socket, length: int) -> bytes:
-    if length > MAX_REQUEST:
-        raise ValueError("no request")
-    received = b""
-    while len(received) < length:
-        part = connection.recv(length - len(received))
-        if not part:
-            raise ValueError("no request")
-        received += part
-    return received
 
 
 class Servers:
