@@ -58,5 +58,5 @@ class InferenceNetwork:
 
 def inference_batch(length: int, width: int, device: torch.device) -> int:
     """Rows to evaluate at once on one device: enough to keep it busy, few enough for its memory."""
-    cells = 1 << (17 if device.type == "cpu" else 24)
+    cells = 1 << (16 if device.type == "cpu" else 24)
     return max(16, min(4096, cells // (length * width) // 16 * 16))
