@@ -58,5 +58,6 @@ class InferenceNetwork:
 
 def inference_batch(length: int, width: int, device: torch.device) -> int:
     """Rows to evaluate at once on one device: enough to keep it busy, few enough for its memory."""
+    # noise is drawn a batch at a time: another size gives other results of evaluations with noise
     cells = 1 << (16 if device.type == "cpu" else 24)
     return max(16, min(4096, cells // (length * width) // 16 * 16))
