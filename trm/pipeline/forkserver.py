@@ -37,6 +37,8 @@ IMPORTS = {
     ),
 }  # fmt: skip
 """What each server imports when its first job comes."""
+MAX_REQUEST = 1 << 20
+"""Bytes; a longer one is cut, so that it is no literal and is refused."""
 
 
 class Server:
@@ -92,7 +94,7 @@ class Server:
         try:
             length, files, _, _ = socket.recv_fds(connection, 4, 3)
             with connection.makefile("rb") as stream:
-                text = stream.read(int.from_bytes(length, "big"))
+                text = stream.read(min(MAX_REQUEST, int.from_bytes(length, "big")))
             request: dict[str, Any] = ast.literal_eval(text.decode())
         except (OSError, SyntaxError, ValueError):
             connection.close()
