@@ -109,8 +109,7 @@ def _priced(project: Project) -> Hardware:
 
 class Estimates:
     """Cost estimates of every run of a study, computed on demand. `project`: the study. `measured`: use step times that
-    `tpu-check` compiled and the speed of this machine's finished runs. Without, estimates are the same on every
-    machine."""
+    `tpu-check` compiled and the speed of this machine's finished runs. Without, they stay those of the first plan."""
 
     def __init__(self, project: Project, measured: bool = True):
         self._project, self._use_measured = project, measured
@@ -137,7 +136,7 @@ class Estimates:
     @cached_property
     def speeds(self) -> list[Speed]:
         """Measured on devices like the plan's: by finished runs, and by set-up on CPU cores of this machine."""
-        cores = self._use_measured and self._stated.host_memory and self._stated.hosts == 1
+        cores = self._stated.host_memory and self._stated.hosts == 1
         return [run.speed for run in self.measured] + (read_speeds() if cores else [])
 
     @cached_property

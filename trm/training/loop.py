@@ -154,11 +154,10 @@ class Trainer:
             if held_out:
                 with self.signals.abandonable(self.backend.processes == 1):
                     scores = self._validate(held_out)
-                improved = (
-                    record.best is None or scores["eval/exact_accuracy"] > record.best["eval/exact_accuracy"]
-                )
+                score = scores["eval/exact_accuracy"]
+                improved = record.best is None or score > record.best["eval/exact_accuracy"]
                 if improved:
-                    record.best = {"step": step, "eval/exact_accuracy": scores["eval/exact_accuracy"]}
+                    record.best = {"step": step, "eval/exact_accuracy": score}
             self._report(scores)
         record.pending = False
         if runtime.checksum_every and step % runtime.checksum_every == 0:
@@ -237,9 +236,8 @@ class Trainer:
         step = int(sums[INDEX["bad_step"]])
         if not step and math.isfinite(weight_norm):
             return
-        good = self.saver.folder.steps()
         what = "a weight" if not step else "the loss" if sums[INDEX["bad_loss"]] else "the gradient norm"
-        at, last = step or self.record.done, good[-1] if good else None
+        at, last = step or self.record.done, max(self.saver.folder.steps(), default=None)
         norm = self.reporter.weight_norm
         raise UserError(divergence_message(self.config.training, self.precision.name, norm, what, at, last))
 

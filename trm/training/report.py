@@ -126,7 +126,8 @@ class Reporter:
             done = max(1, record.done - self._resumed_at)
             left = (time.monotonic() - self._started) / done * (training.steps - record.done)
             print(progress_line(record.rows, training.steps, left), flush=True)
-            self._folder.write_extra("history.csv", to_csv(record.rows))
+            # for watching alone: a resume reads the history of the checkpoint
+            self._folder.write_extra("history.csv", to_csv(record.rows), durable=False)
             for writer in self._writers:
                 writer.write(row)
         self._restart()

@@ -100,9 +100,9 @@ class CheckpointFolder:
         """Called by all workers once a checkpoint is complete; `score`: its validation accuracy if it is the best."""
         self.on_published(step)
 
-    def write_extra(self, name: str, data: bytes) -> None:
+    def write_extra(self, name: str, data: bytes, durable: bool = True) -> None:
         """Write a file beside the checkpoints (a snapshot, the live history)."""
-        write_bytes(self.root / name, data)
+        write_bytes(self.root / name, data, durable)
 
     def read_extra(self, name: str) -> bytes:
         """Read a file beside the checkpoints."""

@@ -43,9 +43,9 @@ class SharedFolder(CheckpointFolder):
             self.lease.check()
         super().write(step, name, data)
 
-    def write_extra(self, name: str, data: bytes) -> None:
+    def write_extra(self, name: str, data: bytes, durable: bool = True) -> None:
         """Same as in CheckpointFolder; the file is uploaded with the next checkpoint."""
-        super().write_extra(name, data)
+        super().write_extra(name, data, durable)
         if self.mirror is not None:
             self.mirror.put_extra(name, self.root / name)
 
