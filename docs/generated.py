@@ -110,7 +110,7 @@ def _key_default(field: FieldInfo) -> str:
 def experiments_text() -> str:
     """Markdown: one section per experiment with question, hypothesis, grids, cost wherever it is run, figures."""
     every = {scale: open_project(config | {"experiments": "study"}) for scale, config in SHOWN.items()}
-    estimates = {scale: Estimates(project, measured=False) for scale, project in every.items()}
+    estimates = {scale: Estimates(project, measured=False, set_up=False) for scale, project in every.items()}
     parts = []
     for name in dict.fromkeys(name for project in every.values() for name in project.study.experiments):
         projects = {scale: project for scale, project in every.items() if name in project.study.experiments}

@@ -108,11 +108,15 @@ def _priced(project: Project) -> Hardware:
 
 
 class Estimates:
-    """Cost estimates of every run of a study, computed on demand. `project`: the study. `measured`: use step times that
-    `tpu-check` compiled and the speed of this machine's finished runs. Without, they stay those of the first plan."""
+    """Cost estimates of every run of a study, computed on demand.
 
-    def __init__(self, project: Project, measured: bool = True):
-        self._project, self._use_measured = project, measured
+    `project`: the study. `measured`: use step times that `tpu-check` compiled and the speed of this machine's finished
+    runs; without, estimates stay those of the first plan. `set_up`: use the speed that set-up measured; without both,
+    they are the same on every machine.
+    """
+
+    def __init__(self, project: Project, measured: bool = True, set_up: bool = True):
+        self._project, self._use_measured, self._set_up = project, measured, set_up
         self._stated = _priced(project)
         self._known: dict[tuple[str, int], Estimate] = {}
 
@@ -136,7 +140,7 @@ class Estimates:
     @cached_property
     def speeds(self) -> list[Speed]:
         """Measured on devices like the plan's: by finished runs, and by set-up on CPU cores of this machine."""
-        cores = self._stated.host_memory and self._stated.hosts == 1
+        cores = self._set_up and self._stated.host_memory and self._stated.hosts == 1
         return [run.speed for run in self.measured] + (read_speeds() if cores else [])
 
     @cached_property
