@@ -159,7 +159,7 @@ def _evaluation(path: Path, training: dict[str, Any]) -> dict[str, Any]:
 
 def _history(path: Path) -> pd.DataFrame:
     """A run's history.csv. ValueError: it is not one."""
-    history = pd.read_csv(path)
+    history = pd.read_csv(path).copy()  # in one block: pandas warns when it adds a column to a hundred
     numbers = {"step", "rows", "seconds"} <= set(history.select_dtypes("number"))
     if not numbers or not len(history) or not history["step"].is_monotonic_increasing:
         raise ValueError(f"{path.name} has no rising steps, rows and seconds")
