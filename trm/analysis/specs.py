@@ -102,7 +102,7 @@ class Figure(Spec):
     reading: ClassVar[str]
     """How to read the figure, in one line for docs/experiments.md."""
     reads: ClassVar[tuple[str, ...]] = ()
-    """What it reads of a table besides the rows: curves (the histories), or bins, halting, traces of the sidecar."""
+    """What it reads of a table besides the rows: curves (histories), or bins, guess, halting, traces of the sidecar."""
     kind: str
     name: str | None = None
     """File name; null: the kind and what distinguishes it."""

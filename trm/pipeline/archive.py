@@ -116,7 +116,7 @@ def keep(
                 f"{experiment}: {sum(changed)} of {len(changed)} runs are of code with local changes, which no commit "
                 "holds: commit the changes and train these runs again, or give --dirty, which marks the table"
             )
-        for part in {"bins", "halting", "traces"} & set(table.info) - reads:
+        for part in {"bins", "guess", "halting", "traces"} & set(table.info) - reads:
             table.info[part] = type(table.info[part])()
         curves = table.curves
         drawn = [getattr(spec, "metric", "") for spec in specs if "curves" in spec.reads]
@@ -125,10 +125,8 @@ def keep(
             curves = curves.dropna(subset=columns, how="all") if columns else curves.iloc[:0]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            save(
-                compact(replace(table, rows=_rounded(table.rows), curves=_rounded(curves))),
-                folder / "table.csv",
-            )
+            small = compact(replace(table, rows=_rounded(table.rows), curves=_rounded(curves)))
+            save(small, folder / "table.csv")
             text = json.dumps(figures[experiment], indent=1) + "\n"
             (folder / "figures.json").write_text(text, encoding="utf-8")
         except OSError as error:

@@ -27,7 +27,7 @@ class Spec(Figure):
     """One panel for a history column, and one for the train-test gap."""
 
     kind: Literal["curves"] = "curves"
-    reads: ClassVar[tuple[str, ...]] = ("curves",)
+    reads: ClassVar[tuple[str, ...]] = ("curves", "guess")
     reading: ClassVar[str] = (
         "every seed faint, their mean strong; right of it training against unseen puzzles"
     )

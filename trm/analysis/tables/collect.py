@@ -100,12 +100,8 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
 
 
 def _label(point: TablePoint) -> str:
-    if point.label:
-        return point.label
-    return (
-        ", ".join(f"{key.rsplit('.', 1)[-1]}={_cell(value)}" for key, value in point.coords.items())
-        or "recipe"
-    )
+    named = (f"{key.rsplit('.', 1)[-1]}={_cell(value)}" for key, value in point.coords.items())
+    return point.label or ", ".join(named) or "recipe"
 
 
 def _digest(file: str) -> str:

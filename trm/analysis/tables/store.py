@@ -196,12 +196,18 @@ def save(table: Table, out: str | Path) -> None:
 
 
 def compact(table: Table) -> Table:
-    """The table with its columns of one value in the sidecar, as `constant`, from where `load` takes them."""
+    """The table with its columns of one value in the sidecar, as `constant`, and what all runs share said once, as
+    `every_run`, from where `load` takes them."""
     rows = table.rows
     same = [name for name in rows if name != "run" and rows[name].nunique(dropna=False) == 1]
     first = rows[same].astype("object").iloc[0]
     constant = first.where(first.notna(), None).to_dict()
-    return Table(rows.drop(columns=same), table.curves, {**table.info, "constant": constant})
+    runs = table.info["runs"]
+    one, *others = runs.values()
+    shared = {key: value for key, value in one.items() if all(run.get(key) == value for run in others)}
+    apart = {name: {key: run[key] for key in run if key not in shared} for name, run in runs.items()}
+    said_once = {"constant": constant, "every_run": shared, "runs": apart}
+    return Table(rows.drop(columns=same), table.curves, {**table.info, **said_once})
 
 
 def load(path: str | Path) -> Table:
@@ -220,7 +226,9 @@ def load(path: str | Path) -> Table:
         table = pd.concat([table, pd.DataFrame(same, index=table.index)], axis=1)
         for name in ("primary", "main", "evaluation.first", "finished"):
             table[name] = table[name].astype(str) == "True"
-        table["run"], table["seed"], history["run"], info["runs"]
+        shared = info.pop("every_run", {})
+        info["runs"] = {name: {**shared, **run} for name, run in info["runs"].items()}
+        table["run"], table["seed"], history["run"]
     except FileNotFoundError as error:
         raise UserError(f"{error.filename} does not exist: run `python -m trm table` first") from None
     except KeyError as error:
