@@ -23,12 +23,13 @@ def test_only_the_projects_own_commit_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(trm.provenance, "__file__", str(unpacked / "trm/provenance.py"))
     assert trm.provenance.commit() == (None, None)
     assert trm.provenance.commit_in_words() == ""
-    monkeypatch.setenv(
-        "TRM_COMMIT", "0123abc+"
-    )  # as on the hosts of a pod, from the call that started the job
-    assert trm.provenance.commit() == ("0123abc", True)
+    # as on the hosts of a pod, from the call that started the job
+    monkeypatch.setenv("TRM_COMMIT", "0123abc+")
+    monkeypatch.setattr(trm.provenance, "code", trm.provenance.cache(trm.provenance.commit))
+    assert trm.provenance.code() == ("0123abc", True)
     assert trm.provenance.commit_in_words() == "0123abc+"
     git(unpacked, "init", "-q")
     git(unpacked, "add", "-A")
     git(unpacked, "commit", "-qm", "Our own")
     assert trm.provenance.commit() == (git(unpacked, "rev-parse", "HEAD"), False)
+    assert trm.provenance.provenance()["commit"] == "0123abc"  # that of the code when it was imported

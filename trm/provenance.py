@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ def commit() -> tuple[str | None, bool | None]:
         return elsewhere
 
 
+code = cache(commit)
+"""`commit` as of the first call: that of the code which this process has imported, whatever is edited later."""
+
+
 def commit_in_words() -> str:
     """`commit` as $TRM_COMMIT has it: with + for local changes, empty if there is none."""
     sha, dirty = commit()
@@ -52,9 +57,8 @@ def processor() -> tuple[str, frozenset[str]]:
         first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
     except OSError:
         first = ""
-    fields = {
-        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.split("\n"))
-    }
+    pairs = (line.partition(":") for line in first.split("\n"))
+    fields = {key.strip(): value.strip() for key, _, value in pairs}
     name = fields.get("model name") or platform.processor() or platform.machine()
     return name, frozenset(fields.get("flags", "").split())
 
@@ -69,8 +73,8 @@ def versions() -> dict[str, str]:
 
 
 def provenance(started: str | None = None) -> dict[str, Any]:
-    """The record stored with every result; `started`: `now` at the start of the work."""
-    sha, dirty = commit()
+    """The record stored with every result; `started`: `now` at the start of the work, when `code` was called."""
+    sha, dirty = code()
     return {
         "commit": sha,
         "dirty": dirty,

@@ -173,11 +173,8 @@ def restarts(
                 numbers = torch.arange(k + 1, device=inputs.device)  # XLA has no bincount
                 result[f"+solved {k}"] = (right_KB.sum(0)[:, None] == numbers).sum(0)
                 for policy, index_B in zip(policies, chosen(answers_KBS, halts_KB, right_KB)):
-                    taken, score = (
-                        answers_KBS[index_B, torch.arange(len(inputs), device=inputs.device)],
-                        new_score(),
-                    )
-                    score.add_answers(taken, inputs, labels, depth)
+                    score, rows_B = new_score(), torch.arange(len(inputs), device=inputs.device)
+                    score.add_answers(answers_KBS[index_B, rows_B], inputs, labels, depth)
                     result[f"+{policy} {k}"] = score.sums
                 wait()
                 result[f"+seconds {k}"] = torch.tensor(time.perf_counter() - started, dtype=torch.float64)

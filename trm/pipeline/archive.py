@@ -138,6 +138,5 @@ def keep(
 def _rounded(frame: "pd.DataFrame") -> "pd.DataFrame":
     """The frame with ten significant digits: what is kept in git need not hold the last bits of a mean."""
     floats = frame.select_dtypes("float64").items()
-    return frame.assign(
-        **{str(name): column.map(lambda value: float(f"{value:.10g}")) for name, column in floats}
-    )
+    rounded = {str(name): column.map(lambda value: float(f"{value:.10g}")) for name, column in floats}
+    return frame.assign(**rounded)

@@ -22,13 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from trm.pipeline.forkclient import FOLDER, FORWARDED, start
+from trm.provenance import code
 
 IMPORTS = {
     "training": (
         "trm.cli.train", "trm.training.loop", "trm.training.setup", "trm.training.checkpoints.remote",
         "trm.training.optim.adam_atan2", "trm.backends.cuda.gpus", "trm.backends.tpu.chips", "trm.storage.folders",
         "trm.study.grid", "trm.tasks.sudoku.task", "trm.evaluation.evaluate", "trm.cli.evaluate", "trm.pipeline.slurm",
-        "numpy.ctypeslib", "numpy.ma", "numpy.random",
+        "trm.cli.configuration", "trm.cli.log", "trm.pipeline.settings", "trm.storage.local", "trm.tasks.sudoku.spec",
+        "encodings.utf_8_sig", "numpy.ctypeslib", "numpy.ma", "numpy.random",
     ),
     "analysis": (
         "trm.cli.study", "trm.pipeline.estimates", "trm.pipeline.project", "trm.analysis.drawing",
@@ -103,6 +105,7 @@ class Server:
         if request["start"] == start(dict(os.environ)):
             for name in IMPORTS[self._kind]:
                 importlib.import_module(name)
+            code()  # of these modules, for the children
             with suppress(OSError):  # no memory or processes left: the job tries by itself
                 child = os.fork()
         if child is None:

@@ -116,11 +116,10 @@ def _level(axes: Axes, height: float, name: str, dashes: Any) -> None:
 def _guesses(axes: Axes, table: Table, rows: pd.DataFrame) -> str:
     """Levels of blind guessing, and a sentence that compares the held-out accuracy with them (mean over runs; 95 %
     interval over puzzles, normal approximation)."""
-    every = table.info.get("guess", {}).values()
-    known = [guess for guess in every if guess and guess.get("rules") is not None]
+    known = [item for item in table.info.get("guess", {}).values() if item and item.get("rules") is not None]
     if not known:
         return ""
-    uniform, rules = (float(np.mean([guess[key] for guess in known])) for key in ("uniform", "rules"))
+    uniform, rules = (float(np.mean([item[key] for item in known])) for key in ("uniform", "rules"))
     _level(axes, uniform, "uniform guess", common.DASHES[2])
     _level(axes, rules, "guess among the rules' candidates", common.DASHES[1])
     low, high = axes.get_ylim()

@@ -254,8 +254,8 @@ def first_reach(
     """
     if metric not in history:
         return None
-    known = history[[axis, metric]].dropna()
-    place, value = known[axis].to_numpy(float), known[metric].to_numpy(float)
+    place, value = (history[name].to_numpy(float) for name in (axis, metric))
+    place, value = (column[~np.isnan(place + value)] for column in (place, value))
     above = np.flatnonzero(value >= target)
     if not len(above):
         return None

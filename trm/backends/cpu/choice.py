@@ -87,9 +87,8 @@ def gradients_differ(products: int, dtype: torch.dtype, mixer: str) -> float:
     plain.prepare()
     shape = carry.z_H.shape
     states = h_init.float().expand(shape), l_init.float().expand(shape)
-    _, _, logits, halt = plain(
-        *states, rows.inputs, table.expand(ROWS, WIDTH), model.h_cycles, model.l_cycles
-    )
+    seen = rows.inputs, table.expand(ROWS, WIDTH)
+    _, _, logits, halt = plain(*states, *seen, model.h_cycles, model.l_cycles)
     answer = judge(logits, rows.labels, 0)
     ((answer.cross_entropy + halting_loss(halt, answer.exact)).sum() / ROWS).backward()
     return float((grads - exact).norm() / exact.norm())
