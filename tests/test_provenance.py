@@ -25,8 +25,8 @@ def test_only_the_projects_own_commit_is_named(tmp_path, monkeypatch):
     assert trm.provenance.commit_in_words() == ""
     # as on the hosts of a pod, from the call that started the job
     monkeypatch.setenv("TRM_COMMIT", "0123abc+")
-    monkeypatch.setattr(trm.provenance, "code", trm.provenance.cache(trm.provenance.commit))
-    assert trm.provenance.code() == ("0123abc", True)
+    monkeypatch.setattr(trm.provenance, "loaded_commit", trm.provenance.cache(trm.provenance.commit))
+    assert trm.provenance.loaded_commit() == ("0123abc", True)
     assert trm.provenance.commit_in_words() == "0123abc+"
     git(unpacked, "init", "-q")
     git(unpacked, "add", "-A")

@@ -41,7 +41,7 @@ def commit() -> tuple[str | None, bool | None]:
         return elsewhere
 
 
-code = cache(commit)
+loaded_commit = cache(commit)
 """`commit` as of the first call: that of the code which this process has imported, whatever is edited later."""
 
 
@@ -73,8 +73,8 @@ def versions() -> dict[str, str]:
 
 
 def provenance(started: str | None = None) -> dict[str, Any]:
-    """The record stored with every result; `started`: `now` at the start of the work, when `code` was called."""
-    sha, dirty = code()
+    """The record stored with every result; `started`: `now` when the work began, which also asked `loaded_commit`."""
+    sha, dirty = loaded_commit()
     return {
         "commit": sha,
         "dirty": dirty,

@@ -195,7 +195,7 @@ def test_kept_tables_hold_what_their_figures_read(
     assert (folder / "table.csv.json").read_text().count('"outcome"') == 1
     losses = kept.rows["cross_entropy"]
     assert losses.equals(losses.map(lambda loss: float(f"{loss:.10g}")))
-    assert bool(len(kept.curves)) == histories
+    assert bool(len(kept.curves)) == bool(kept.info["guess"]) == histories
     assert kept.curves["eval/exact_accuracy"].notna().all()
     assert whole.info["halting"] != kept.info["halting"] == {}
     assert kept.info["runs"] == whole.info["runs"]

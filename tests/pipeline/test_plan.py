@@ -155,7 +155,8 @@ def test_the_first_plan_uses_the_speed_that_set_up_measured(study, monkeypatch):
     assert seen.cost(one).seconds == pytest.approx(fixed + seen._evaluation_seconds(one.name))
     text = plan.text(planned(project))
     assert "1 GFLOP/s to 50 GFLOP/s a CPU core by mixer and width, as set-up measured on this machine" in text
-    assert estimates.Estimates(project, measured=False).speeds == measured  # in the report
+    # in the report, and in the documentation
+    assert [estimates.Estimates(project, False, on).speeds for on in (True, False)] == [measured, []]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from trm.model.act import Rows
 from trm.model.inference import InferenceNetwork
 from trm.model.parameters import architecture
 from trm.model.scores import Score
-from trm.provenance import code, now, provenance
+from trm.provenance import loaded_commit, now, provenance
 from trm.study.fingerprint import digest
 from trm.study.flops import forward_flops, parameters, train_flops
 from trm.study.records import sealed
@@ -190,7 +190,7 @@ class Evaluation:
     def run(self) -> dict[str, Any]:
         """Run all policies; returns the content of evaluation-<hash8>.json."""
         started_at, evaluation, config = now(), self.evaluation, self.trained.config
-        code()  # files may be edited while this runs
+        loaded_commit()  # files may be edited while this runs
         test = self.dataset.originals("test", self.backend, evaluation.test_puzzles)
         share = self._share(test)
         halting = self._fixed("test", share, evaluation.confident)

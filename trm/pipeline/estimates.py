@@ -111,7 +111,7 @@ class Estimates:
     """Cost estimates of every run of a study, computed on demand.
 
     `project`: the study. `measured`: use step times that `tpu-check` compiled and the speed of this machine's finished
-    runs; without, estimates stay those of the first plan. `set_up`: use the speed that set-up measured; without both,
+    runs; without, estimates do not change as runs finish. `set_up`: use the speed that set-up measured; without both,
     they are the same on every machine.
     """
 

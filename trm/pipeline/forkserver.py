@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trm.pipeline.forkclient import FOLDER, FORWARDED, start
-from trm.provenance import code
+from trm.provenance import loaded_commit
 
 IMPORTS = {
     "training": (
@@ -105,7 +105,7 @@ class Server:
         if request["start"] == start(dict(os.environ)):
             for name in IMPORTS[self._kind]:
                 importlib.import_module(name)
-            code()  # of these modules, for the children
+            loaded_commit()  # for the children: later edits are not in these modules
             with suppress(OSError):  # no memory or processes left: the job tries by itself
                 child = os.fork()
         if child is None:

@@ -19,7 +19,7 @@ PARTIAL = Path("results/report.partial.html")
 
 def report_spec(project: Project) -> dict[str, Any]:
     """A ReportSpec (trm.analysis.specs) of the selected experiments."""
-    estimates = Estimates(project, measured=False)  # as of the first plan
+    estimates = Estimates(project, measured=False)  # does not change as runs finish
     scale = project.study.scale_name
     rebuild = f"snakemake --profile profiles/{'local' if scale == 'laptop' else scale}"
     shown = {figure.stem for figure in project.selection.shown}

@@ -15,7 +15,7 @@ from trm.errors import UserError
 from trm.model.act import Rows
 from trm.model.inference import InferenceNetwork
 from trm.model.scores import Score
-from trm.provenance import code, now
+from trm.provenance import loaded_commit, now
 from trm.study.fingerprint import RECIPE_VERSION
 from trm.study.schema import RunConfig, RuntimeConfig
 from trm.study.stages import recursion_stages, stage_at
@@ -55,7 +55,7 @@ class Trainer:
         self.config, self.dataset, self.out = config, dataset, out
         self.backend, self.runtime = backend, runtime
         self.started, self.started_at = started, now()
-        code()  # files may be edited while this runs
+        loaded_commit()  # files may be edited while this runs
         folder = CheckpointFolder(checkpoints) if isinstance(checkpoints, Path) else checkpoints
         loaded = load_newest(folder)
         requested = config.training.precision

@@ -204,7 +204,7 @@ def compact(table: Table) -> Table:
     constant = first.where(first.notna(), None).to_dict()
     runs = table.info["runs"]
     one, *others = runs.values()
-    shared = {key: value for key, value in one.items() if all(run.get(key) == value for run in others)}
+    shared = {key: value for key, value in one.items() if all((key, value) in run.items() for run in others)}
     apart = {name: {key: run[key] for key in run if key not in shared} for name, run in runs.items()}
     said_once = {"constant": constant, "every_run": shared, "runs": apart}
     return Table(rows.drop(columns=same), table.curves, {**table.info, **said_once})
