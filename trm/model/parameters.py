@@ -72,16 +72,20 @@ def architecture(model: ModelConfig, dtype: torch.dtype) -> Architecture:
     return Architecture(model.layers, model.heads, model.puzzle_tokens, rope, dtype)
 
 
-def uniform(seed: int, name: str, shape: tuple[int, ...], step: int = 0) -> np.ndarray:
-    """Uniform float64 numbers in [0, 1), a function of (seed, name, step) alone.
+def uniform(seed: int, name: str, shape: tuple[int, ...], steps: range = range(1)) -> np.ndarray:
+    """Uniform numbers in [0, 1) for consecutive steps, each a function of (seed, name, step): float64 [steps, *shape].
 
     Computed from Philox's raw words, which NumPy keeps stable between versions (unlike its distributions).
     """
     key = np.array([seed, crc32(name.encode())], dtype=np.uint64)
-    words = np.random.Philox(key=key, counter=np.array([0, 0, 0, step], dtype=np.uint64)).random_raw(
-        prod(shape)
-    )
-    return ((words >> np.uint64(11)) * 2.0**-53).reshape(shape)
+    philox = np.random.Philox(key=key, counter=np.array([0, 0, 0, steps.start], dtype=np.uint64))
+    words = np.empty((len(steps), prod(shape)), dtype=np.uint64)
+    for row in words:
+        row[:] = philox.random_raw(len(row))
+        philox.advance(
+            (1 << 192) - -(-len(row) // 4)
+        )  # four words a count; the step is the counter's upper part
+    return ((words >> np.uint64(11)) * 2.0**-53).reshape(len(steps), *shape)
 
 
 def truncated_normal(shape: tuple[int, ...], std: float, seed: int, name: str) -> Tensor:
@@ -89,7 +93,7 @@ def truncated_normal(shape: tuple[int, ...], std: float, seed: int, name: str) -
     mass = erf(sqrt(2))  # of a standard normal within two sigma
     density = exp(-2.0) / sqrt(2 * pi)
     true_std = sqrt(1 - 4 * density / mass)
-    spread = torch.from_numpy((2 * uniform(seed, name, shape) - 1) * mass)
+    spread = torch.from_numpy((2 * uniform(seed, name, shape)[0] - 1) * mass)
     return (torch.erfinv(spread) * (sqrt(2) * std / true_std)).float()
 
 

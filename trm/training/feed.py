@@ -1,6 +1,7 @@
 """Batches as a pure function of (seed, step), restricted to this worker's rows."""
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -21,17 +22,16 @@ ROWS_AHEAD = 2048
 
 
 def exploration_minimum(
-    seed: int, step: int, batch: int, probability: float, halt_max_steps: int
+    seed: int, steps: range, batch: int, probability: Sequence[float], halt_max_steps: Sequence[int]
 ) -> np.ndarray:
-    """Minimum number of steps of each row of the global batch before it may halt, int32 [batch]; 0: none.
+    """Minimum number of steps of each row of the global batch before it may halt, int32 [steps, batch]; 0: none.
 
     The paper's exploration, drawn anew at each step: uniform over 2..halt_max_steps with the given probability.
     """
-    if halt_max_steps < 2:
-        return np.zeros(batch, dtype=np.int32)
-    explored, drawn = uniform(seed, "exploration", (2, batch), step)
-    minimum = 2 + (drawn * (halt_max_steps - 1)).astype(np.int32)
-    return np.where(explored < probability, minimum, 0).astype(np.int32)
+    explored, drawn = uniform(seed, "exploration", (2, batch), steps).swapaxes(0, 1)
+    further = np.array(halt_max_steps)[:, None] - 1
+    chosen = (explored < np.array(probability)[:, None]) & (further > 0)
+    return np.where(chosen, 2 + (drawn * further).astype(np.int32), 0).astype(np.int32)
 
 
 class Feed:
@@ -67,7 +67,7 @@ class Feed:
         """The batches of some steps."""
         worker, world = self._backend.worker, self._backend.world
         drawn = self._sampler.batches(range(steps.start - 1, steps.stop - 1), worker, world)
-        minimum = np.concatenate([self._minimum(step) for step in steps])
+        minimum = self._minimum(steps)
         kind: type[AnyBatch]
         arrays: tuple[np.ndarray, ...]
         if isinstance(self._augmenter, HostAugmenter):
@@ -80,13 +80,16 @@ class Feed:
         parts = zip(*(torch.from_numpy(array).split(self._count) for array in arrays), strict=True)
         return {step: kind(*tensors) for step, tensors in zip(steps, parts, strict=True)}
 
-    def _minimum(self, step: int) -> np.ndarray:
+    def _minimum(self, steps: range) -> np.ndarray:
         """Exploration's minimum of this worker's rows."""
         config, training = self._config, self._config.training
-        probability = exploration_at(step, training.steps, training.exploration, training.exploration_final)
-        longest = stage_at(self._recursion, step).recursion.halt_max_steps
-        sizes = training.batch_size, probability, longest
-        return exploration_minimum(config.seed, step, *sizes)[self._first : self._first + self._count]
+        limits = training.steps, training.exploration, training.exploration_final
+        probability = [exploration_at(step, *limits) for step in steps]
+        longest = [stage_at(self._recursion, step).recursion.halt_max_steps for step in steps]
+        rows = slice(self._first, self._first + self._count)
+        return exploration_minimum(config.seed, steps, training.batch_size, probability, longest)[
+            :, rows
+        ].reshape(-1)
 
     def _hints(self, steps: range, questions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`order` and `hints` of this worker's rows: see `HintBatch`."""

@@ -46,21 +46,27 @@ class KernelStep(TrainStep):
         self._rates = torch.stack(rates).t().tolist()
         metrics = state.step_metrics
         self._results = Results(metrics[: library.RESULTS], metrics[len(SUMS) :])
+        # NumPy's operations on a few numbers take a third of the time of torch's
+        self._this, self._sums = metrics.numpy(), state.meter.sums.numpy()
+        self._norm = state.local_norm.numpy()
+        self._ema = state.ema if state.averages else None
+        flat_buffers = state.params, *state.moments, self._ema, state.grads
+        constants = training.beta1, training.beta2, 0, 0, 0, training.ema
+        kind = OPTIMISERS.get(training.optimizer, -1)
+        self._elementwise = library.Update(kind, *constants, *map(address, flat_buffers))
 
     def gradients(self, batch: AnyBatch, recursion: Recursion) -> None:
         self._supervision.prepare(recursion.l_cycles)
         self.state.reduce.zero_()
         self._each_micro_batch(batch, recursion)
 
-    @torch.no_grad()
     def update(self) -> None:
         self._update()
         self._spare, self.state.carries = self.state.carries, self._carries
         self._carries = []
 
-    @torch.no_grad()
     def _micro_batch(self, k: int, slots: Carry, batch: AnyBatch, recursion: Recursion) -> Carry:
-        state, following = self.state, self._spare[k]
+        following = self._spare[k]
         if isinstance(batch, RowBatch):
             incoming = Incoming(Rows(batch.inputs, batch.labels, batch.puzzle), batch.minimum)
         else:
@@ -71,7 +77,7 @@ class KernelStep(TrainStep):
         profiling = torch._C._autograd._profiler_enabled()
         with record_function("supervision step") if profiling else nullcontext():
             puzzle_grads, norm = self._supervision(slots, following, incoming, recursion, self._results)
-        state.local_norm.add_(norm)
+        self._norm += norm
         if puzzle_grads is not None:
             self._collect_puzzle(k, following.rows.puzzle, puzzle_grads)
         return following
@@ -83,17 +89,14 @@ class KernelStep(TrainStep):
         self._count(step, squared)
         if training.max_grad_norm is not None:
             state.grads.mul_(min(1.0, training.max_grad_norm / (math.sqrt(squared) + 1e-6)))
-        ema = state.ema if state.averages else None
-        rates = Rates(*self._rates[step - 1])
+        rates = self._rates[step - 1]
         if training.optimizer in OPTIMISERS:
-            kind, betas = OPTIMISERS[training.optimizer], (training.beta1, training.beta2)
-            buffers = (state.params, *state.moments, ema, state.grads)
-            update = library.Update(kind, *betas, *rates[:3], training.ema, *map(address, buffers))
+            update = self._elementwise
+            update.keep, update.step_size, update.v_scale = rates[:3]
             library.functions().trm_update(byref(update), 0, state.layout.size)
         else:
-            tensors = Rates(*map(torch.tensor, rates))
-            chunk = self.backend.chunk
-            flat.update(training, state.params, state.grads, state.moments, ema, tensors, chunk, state.layout)
+            tensors, buffers = Rates(*map(torch.tensor, rates)), (state.params, state.grads, state.moments)
+            flat.update(training, *buffers, self._ema, tensors, self.backend.chunk, state.layout)
         if state.puzzle_table is not None:
             self._update_puzzle(
                 state.puzzle_table, self._factors[step - 1] * (training.puzzle_lr or training.lr)
@@ -102,13 +105,12 @@ class KernelStep(TrainStep):
 
     def _count(self, step: int, squared: float) -> None:
         """Same as `Meter.add`, on the host."""
-        state = self.state
-        this, sums = state.step_metrics.numpy(), state.meter.sums.numpy()
+        this, sums = self._this, self._sums
         loss = this[INDEX["lm_loss"]] + this[INDEX["halt_loss"]] + this[INDEX["cost_loss"]]
         sums += this
         sums[INDEX["steps"]] += 1
         sums[INDEX["grad_norm"]] += math.sqrt(squared)
         sums[INDEX["grad_norm_big"]] += squared
-        sums[INDEX["grad_norm_small"]] += float(state.local_norm) * state.micro * self.backend.world
+        sums[INDEX["grad_norm_small"]] += float(self._norm[0]) * self.state.micro * self.backend.world
         if not math.isfinite(loss + squared) and not sums[INDEX["bad_step"]]:
             sums[INDEX["bad_step"]], sums[INDEX["bad_loss"]] = step, not math.isfinite(loss)

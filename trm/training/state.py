@@ -50,17 +50,13 @@ class TrainState:
         self.meter = Meter(model.halt_max_steps, device)
 
         self.puzzle_dense = puzzle.is_dense(puzzles.num_ids, training.batch_size)
-        if self.puzzle_table is None:
-            puzzle_size = 0
-        elif self.puzzle_dense:
-            puzzle_size = puzzles.num_ids * (width + 1)
-        else:
-            puzzle_size = training.batch_size * (width + 1)
+        columns = width + (puzzles.num_ids > 1)
+        puzzle_rows = puzzles.num_ids if self.puzzle_dense else training.batch_size
+        puzzle_size = 0 if self.puzzle_table is None else puzzle_rows * columns
         sizes = [size, puzzle_size, self.meter.size, 1, 1]
         self.reduce = torch.zeros(sum(sizes), device=device)
-        self.grads, self.puzzle_grads, self.step_metrics, self.local_norm, self.stop = self.reduce.split(
-            sizes
-        )
+        self.grads, puzzle_grads, self.step_metrics, self.local_norm, self.stop = self.reduce.split(sizes)
+        self.puzzle_grads = puzzle_grads.view(-1, columns)
 
     def initialise(self, backend: Backend) -> None:
         """Initialise the weights, and the EMA with them, from the run's seed."""

@@ -109,14 +109,15 @@ class TrainStep:
         self._each_micro_batch(batch, recursion)
 
     def _each_micro_batch(self, batch: AnyBatch, recursion: Recursion) -> None:
-        rows = self.state.local_batch // self.state.micro
+        rows, training = self.state.local_batch // self.state.micro, self.state.config.training
         self._carries = []
         for k in range(self.state.micro):
             part = batch
             if self.state.micro > 1:
                 part = type(batch)(*(tensor[k * rows : (k + 1) * rows] for tensor in batch))
-            carry = self._micro_batch(k, self._started(k, part), part, recursion)
-            if noise := self.state.config.training.step_noise:
+            slots = self._started(k, part) if training.start_noise else self.state.carries[k]
+            carry = self._micro_batch(k, slots, part, recursion)
+            if noise := training.step_noise:
                 carry = carry._replace(z_L=with_noise(carry.z_L, noise, *self._key(k), 2))
             self._carries.append(carry)
 
@@ -126,11 +127,9 @@ class TrainStep:
 
     @torch.no_grad()
     def _started(self, k: int, batch: AnyBatch) -> Carry:
-        """The slots of a micro-batch; with noise on the start states, they have taken their new rows already."""
+        """The slots of a micro-batch, which have taken their new rows already, with noise on the start states."""
         state, carry = self.state, self.state.carries[k]
         deviation = state.config.training.start_noise
-        if not deviation:
-            return carry
         inits = zip((state.h_init, state.l_init), (carry.z_H, carry.z_L), strict=True)
         starts = [
             with_noise(init.expand_as(z), deviation, *self._key(k), n) for n, (init, z) in enumerate(inits)
@@ -141,8 +140,7 @@ class TrainStep:
     def exchange(self) -> None:
         """All-reduce gradients and metrics; from here on the step must finish."""
         self.before_update()
-        with torch.no_grad():
-            self.backend.all_reduce(self.state.reduce)
+        self.backend.all_reduce(self.state.reduce)
 
     @torch.no_grad()
     def update(self) -> None:
@@ -206,12 +204,11 @@ class TrainStep:
     def _collect_puzzle(self, k: int, ids_B: Tensor, grads_BD: Tensor) -> None:
         """Write the micro-batch's puzzle gradients into the reduce buffer."""
         state = self.state
-        width = grads_BD.shape[1]
         if state.puzzle_dense:
-            puzzle.add_dense_gradient(state.puzzle_grads.view(-1, width + 1), ids_B, grads_BD)
+            puzzle.add_dense_gradient(state.puzzle_grads, ids_B, grads_BD)
         else:
             first = self.backend.worker * state.local_batch + k * len(ids_B)
-            part = state.puzzle_grads.view(-1, width + 1)[first : first + len(ids_B)]
+            part = state.puzzle_grads[first : first + len(ids_B)]
             part.copy_(torch.cat((grads_BD, ids_B[:, None].to(grads_BD.dtype)), dim=1))
 
     def _update(self) -> None:
@@ -260,7 +257,7 @@ class TrainStep:
 
     def _update_puzzle(self, table: Tensor, lr: Tensor | float) -> None:
         state = self.state
-        gradient = state.puzzle_grads.view(-1, table.shape[1] + 1)
+        gradient = state.puzzle_grads
         weight_decay = state.config.training.puzzle_weight_decay
         if state.puzzle_dense:
             puzzle.update_dense(table, gradient, lr, weight_decay)

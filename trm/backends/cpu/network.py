@@ -116,6 +116,8 @@ class Supervision:
         )
         self._rows, self._settings = shape[1], settings
         self._scores = torch.empty(shape[1], library.RESULTS)
+        table = settings.puzzle_table
+        self._puzzle_grads = None if table is None else torch.empty(shape[1], table.shape[1])
 
     def prepare(self, l_cycles: int) -> None:
         """Read the current weights; called once per step."""
@@ -126,18 +128,17 @@ class Supervision:
     ) -> tuple[Tensor | None, float]:
         """One supervision step of each row; writes the next carry into `following`.
 
-        Adds to the gradients and to `results`. Returns the gradient of each row's puzzle vector [B, D] and the squared
-        norm of the gradient.
+        Adds to the gradients and to `results`. Returns the gradient of each row's puzzle vector [B, D], which the next
+        step overwrites, and the squared norm of the gradient.
         """
         run, maps = self._settings, incoming.maps
         order, hints = incoming.hints or (None, None)
-        table = run.puzzle_table
-        puzzle_grads = None if table is None else torch.empty(self._rows, table.shape[1])
         tensors = (
             *carry[:4], *carry.rows, *following[:4], *following.rows, *incoming.rows, *(maps or (None, None, None)),
-            order, hints, incoming.minimum, run.h_init, run.l_init, table, puzzle_grads, self._scores, *results,
+            order, hints, incoming.minimum, run.h_init, run.l_init, run.puzzle_table, self._puzzle_grads, self._scores,
+            *results,
         )  # fmt: skip
         symbols = maps[1].shape[1] if maps else 0
         sizes = (self._rows, *recursion, run.ignore, symbols)
         job = Job(*sizes, 1 / run.batch_size, run.halting_cost, *map(address, tensors))
-        return puzzle_grads, self._kernel.supervise(job, self._grads)
+        return self._puzzle_grads, self._kernel.supervise(job, self._grads)

@@ -96,13 +96,14 @@ def sudoku_maps(geometry: Geometry, keys: np.ndarray) -> tuple[np.ndarray, np.nd
     tokens[:, 1] = 1
     tokens[:, 2:] = rng.permutations(keys, 0, n) + 2
     position = n - 1
-    turned = rng.bounded(rng.draw(keys, position), 2 if geometry.transposable else 1)[:, None, None]
-    position += 1
-    rows, position = _lines(keys, position, n // height, height)
-    columns, position = _lines(keys, position, n // width, width)
-    rows, columns = rows[:, :, None], columns[:, None, :]
-    cells = np.where(turned, columns * n + rows, rows * n + columns)
-    return tokens, cells.reshape(count, n * n).astype(np.int16)
+    rows, after = _lines(keys, position + 1, n // height, height)
+    columns, _ = _lines(keys, after, n // width, width)
+    rows, columns = rows[:, :, None].astype(np.int16), columns[:, None, :].astype(np.int16)
+    cells = rows * n + columns
+    if geometry.transposable:
+        turned = rng.bounded(rng.draw(keys, position), 2)[:, None, None]
+        cells = np.where(turned, columns * n + rows, cells)
+    return tokens, cells.reshape(count, n * n)
 
 
 def _lines(keys: np.ndarray, position: int, blocks: int, size: int) -> tuple[np.ndarray, int]:

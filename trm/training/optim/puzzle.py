@@ -16,10 +16,10 @@ def is_dense(num_ids: int, batch: int) -> bool:
 
 
 def add_dense_gradient(gradient: Tensor, ids_B: Tensor, grads_BD: Tensor) -> None:
-    """Add the gradients of each id to `gradient` [num_ids, D + 1], whose last column counts the rows of each id. It is
-    left alone where all rows have the same id."""
+    """Add the gradients of each id to `gradient` [num_ids, D + 1], whose last column counts the rows of each id; [1, D]
+    where all rows have the same id."""
     if len(gradient) == 1:
-        gradient[:, :-1].add_(grads_BD.sum(0))
+        gradient.add_(grads_BD.sum(0))
         return
     one_hot = (torch.arange(len(gradient), device=ids_B.device)[:, None] == ids_B).to(grads_BD.dtype)
     gradient.add_(one_hot @ functional.pad(grads_BD, (0, 1), value=1.0))
@@ -33,7 +33,7 @@ def update_dense(table: Tensor, gradient: Tensor, lr: Tensor | float, weight_dec
     """Update the touched rows, p = p * (1 - lr * wd) - lr * sign(g), in place; `gradient`: from `add_dense_gradient`.
     A table of one row is touched by every batch."""
     if len(table) == 1:
-        table.mul_(1 - lr * weight_decay).sub_(torch.sign(gradient[:, :-1]).mul_(lr))
+        table.mul_(1 - lr * weight_decay).sub_(torch.sign(gradient).mul_(lr))
         return
     touched = gradient[:, -1:] > 0
     table.copy_(torch.where(touched, _stepped(table, gradient[:, :-1], lr, weight_decay), table))
