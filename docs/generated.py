@@ -136,7 +136,8 @@ def _row(scale: str, project: Project, estimates: Estimates, name: str) -> str:
     costs = [estimates.of(run) for run in experiment.runs]
     values: dict[str, dict[str, None]] = {}
     for key, value in (item for point in experiment.points for item in point.coords.items()):
-        shown = f"{len(value)} stages" if isinstance(value, list) else json.dumps(value)
+        stages = isinstance(value, list) and all(isinstance(item, dict) for item in value)
+        shown = f"{len(value)} stages" if stages else json.dumps(value)
         values.setdefault(key, {})[shown] = None
     varied = "; ".join(f"`{key}` {', '.join(found)}" for key, found in values.items())
     return (

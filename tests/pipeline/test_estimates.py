@@ -32,12 +32,12 @@ def jobs(monkeypatch):
 
 def test_workers_of_one_machine_have_a_core_each(jobs):
     estimates, names = jobs("port_validation", study="config/laptop.yaml")
-    assert estimates.launcher(names["CPU"]) == ""
-    assert [estimates.workers(names[label]) for label in ("CPU", "CPU, 2 workers")] == [1, 2]
-    assert (estimates.threads(names["CPU"]), estimates.threads(names["CPU, 2 workers"])) == (1, 2)
-    words = Jobs(estimates._project).train_options(names["CPU"])
-    assert json.loads(words[words.index("--runtime") + 1])["log_every"] == 2
-    assert "XLA on the CPU" not in names
+    assert (estimates.launcher(names["CPU"]), "XLA on the CPU" in names) == ("", False)
+    for label, cores in (("CPU", 1), ("CPU, 2 workers", 2)):
+        assert estimates.workers(names[label]) == estimates.threads(names[label]) == cores
+    given, _ = jobs("port_validation", study="config/laptop.yaml", set={"runtime.log_every": 5})
+    options = [Jobs(found._project).train_options(names["CPU"])[3] for found in (estimates, given)]
+    assert [json.loads(text)["log_every"] for text in options] == [2, 5]  # the scale says 100
 
 
 def test_another_backend_can_have_its_own_interpreter(jobs):

@@ -198,6 +198,7 @@ WRONG = [
      r"experiment width.*unknown key 'model.d_modle'; did you mean 'model.d_model'\?"),
     ("width/grids", {}, r"unknown key 'experiments.width.grids'; did you mean 'grid'\?"),
     ("base", {"model": {"widht": 3}}, "base: unknown key 'model.widht'"),
+    ("width/runtime", {"evals": 0}, r":\d+: runtime: evals"),
     ("width/grid", {"product": {"model.d_model": ["wide", 64]}},
      r"experiment width, point d_model=wide: model.d_model: must be a whole number, not 'wide'"),
     ("width/grid", {"product": {"training.ema": [0.9, 1.5]}}, r"training.ema: must be at most 1, not 1.5"),

@@ -109,9 +109,9 @@ class Jobs:
 
     def train_options(self, run: str) -> list[str]:
         """Options of `trm train` that its result does not depend on."""
-        finer = {"log_every": every} if (every := self.project.study.log_every.get(run)) else {}
-        runtime = self.scale.runtime.model_copy(update=finer).model_dump_json(exclude_defaults=True)
-        words = ["--threads", str(self.scale.threads), "--runtime", runtime]
+        runtime = self.project.study.runtime.get(run, self.scale.runtime)
+        options = runtime.model_dump_json(exclude_defaults=True)
+        words = ["--threads", str(self.scale.threads), "--runtime", options]
         words += ["--checkpoints", f"{self.file.checkpoints}/{run}"]
         if (workers := self.plan.workers(run)) > 1:
             words += ["--workers", str(workers), "--nodes", str(self.plan.nodes(run))]

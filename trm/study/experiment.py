@@ -65,8 +65,8 @@ class Experiment(Section):
     test_steps: Count | None = None
     """Supervision steps at test time by which its runs are compared; null: 64, or the most below it that all
     evaluations measured. Part of no identity but its table's."""
-    log_every: Count | None = None
-    """Steps between metrics rows, for finer curves than the scale's; not part of a run's identity."""
+    runtime: Overlay = {}
+    """Values in place of the scale's `runtime`, such as `evals` for finer curves; not part of a run's identity."""
     figures: list[dict[str, Any]] = []
     """Figure specifications (trm.analysis.specs)."""
 

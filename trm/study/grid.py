@@ -87,8 +87,8 @@ def _expand(study: Study, overrides: dict[str, Any], variables: dict[str, Any]) 
     file, path = study.file, study.path
     base = flatten(file.base, f"{path}: base")
     runtime = {key[8:]: value for key, value in overrides.items() if key.startswith("runtime.")}
-    if runtime:
-        study.scale = _with_runtime(study.scale, runtime)
+    scale = study.scale
+    study.scale = scale.model_copy(update={"runtime": _runtime(scale, runtime, "--set runtime")})
     forced = flatten({key: value for key, value in overrides.items() if key[:8] != "runtime."}, "--set")
     _refuse_too_many(study)
     study.recipe = _recipe(merge_layers(base, forced), f"{path}: base", forced)
@@ -100,7 +100,7 @@ def _expand(study: Study, overrides: dict[str, Any], variables: dict[str, Any]) 
                 raise UserError(
                     f"{path}: {list_name}: no experiment {name!r}{nearest(name, study.experiments)}"
                 )
-    _collect(study)
+    _collect(study, runtime)
     return study
 
 
@@ -148,13 +148,12 @@ def _recipe(flat: Flat, where: str, forced: Flat) -> Flat:
     return recipe
 
 
-def _with_runtime(scale: Scale, changes: dict[str, Any]) -> Scale:
-    """The scale with other `runtime` values (`--set runtime.evals=16`), which are not part of any identity."""
+def _runtime(scale: Scale, changes: dict[str, Any], where: str) -> RuntimeConfig:
+    """The scale's `runtime` with other values (`--set runtime.evals=16`), which are not part of any identity."""
     try:
-        runtime = RuntimeConfig.model_validate(scale.runtime.model_dump() | changes)
+        return RuntimeConfig.model_validate(scale.runtime.model_dump() | changes)
     except ValidationError as error:
-        raise UserError(f"--set runtime: {error_sentence(error, RuntimeConfig)}") from error
-    return scale.model_copy(update={"runtime": runtime})
+        raise UserError(f"{where}: {error_sentence(error, RuntimeConfig)}") from error
 
 
 def _resolve_experiment(
@@ -319,13 +318,15 @@ def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> Non
                 raise UserError(f"{where}: {key} has {len(values)} values but they make {made}: {reason}")
 
 
-def _collect(study: Study) -> None:
+def _collect(study: Study, forced: dict[str, Any]) -> None:
+    """`forced`: values of `runtime` from the command line."""
     for experiment in study.experiments.values():
-        every = experiment.definition.log_every
+        changes, where = experiment.definition.runtime, f"{study.place(experiment.name, 'runtime')}: runtime"
+        runtime = _runtime(study.scale, changes | forced, where)
         for point in experiment.points:
             for run in point.runs:
-                if every:
-                    study.log_every[run.name] = min(every, study.log_every.get(run.name, every))
+                if changes:
+                    study.runtime[run.name] = runtime
                 known = study.runs.setdefault(run.name, run)
                 if known.config != run.config and known.config.data.files == run.config.data.files:
                     raise UserError(

@@ -60,7 +60,7 @@ def check_key(key: str, where: str) -> None:
     section, _, field = key.partition(".")
     if section == "runtime" and field in RuntimeConfig.model_fields:
         raise UserError(
-            f"{where}: {key} does not belong to a run: write it under `runtime` of a scale, or use "
+            f"{where}: {key} does not belong to a run: write it under `runtime` of an experiment or a scale, or use "
             f"--set {key}=VALUE"
         )
     if key not in valid_keys():

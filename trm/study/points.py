@@ -8,7 +8,7 @@ from trm.errors import UserError
 from trm.study.experiment import Experiment, Scale, StudyFile
 from trm.study.fingerprint import evaluation_fingerprint
 from trm.study.merge import Flat, nearest
-from trm.study.schema import EvaluationConfig, RunConfig
+from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class Study:
     experiments: dict[str, ResolvedExperiment] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     evaluations: dict[str, EvaluationConfig] = field(default_factory=dict)
-    log_every: dict[str, int] = field(default_factory=dict)
-    """Runs whose experiments want finer curves than the scale's."""
+    runtime: dict[str, RuntimeConfig] = field(default_factory=dict)
+    """Of the runs whose experiments replace values of the scale's."""
     recipe: Flat = field(default_factory=dict)
     """The recipe before any experiment, dotted key -> value: the baseline of ablations."""
 

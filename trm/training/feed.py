@@ -86,10 +86,8 @@ class Feed:
         limits = training.steps, training.exploration, training.exploration_final
         probability = [exploration_at(step, *limits) for step in steps]
         longest = [stage_at(self._recursion, step).recursion.halt_max_steps for step in steps]
-        rows = slice(self._first, self._first + self._count)
-        return exploration_minimum(config.seed, steps, training.batch_size, probability, longest)[
-            :, rows
-        ].reshape(-1)
+        drawn = exploration_minimum(config.seed, steps, training.batch_size, probability, longest)
+        return drawn[:, self._first : self._first + self._count].reshape(-1)
 
     def _hints(self, steps: range, questions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`order` and `hints` of this worker's rows: see `HintBatch`."""

@@ -47,13 +47,13 @@ class KernelStep(TrainStep):
         metrics = state.step_metrics
         self._results = Results(metrics[: library.RESULTS], metrics[len(SUMS) :])
         # NumPy's operations on a few numbers take a third of the time of torch's
-        self._this, self._sums = metrics.numpy(), state.meter.sums.numpy()
-        self._norm = state.local_norm.numpy()
+        sums, norm = state.meter.sums, state.local_norm
+        self._this, self._sums, self._norm = metrics.numpy(), sums.numpy(), norm.numpy()
         self._ema = state.ema if state.averages else None
         flat_buffers = state.params, *state.moments, self._ema, state.grads
-        constants = training.beta1, training.beta2, 0, 0, 0, training.ema
         kind = OPTIMISERS.get(training.optimizer, -1)
-        self._elementwise = library.Update(kind, *constants, *map(address, flat_buffers))
+        constants = kind, training.beta1, training.beta2, 0, 0, 0, training.ema
+        self._elementwise = library.Update(*constants, *map(address, flat_buffers))
 
     def gradients(self, batch: AnyBatch, recursion: Recursion) -> None:
         self._supervision.prepare(recursion.l_cycles)
@@ -78,7 +78,7 @@ class KernelStep(TrainStep):
         with record_function("supervision step") if profiling else nullcontext():
             puzzle_grads, norm = self._supervision(slots, following, incoming, recursion, self._results)
         self._norm += norm
-        if puzzle_grads is not None:
+        if self.state.puzzle_table is not None:
             self._collect_puzzle(k, following.rows.puzzle, puzzle_grads)
         return following
 

@@ -256,8 +256,7 @@ class TrainStep:
         return [tensor for tensor in tensors if tensor is not None]
 
     def _update_puzzle(self, table: Tensor, lr: Tensor | float) -> None:
-        state = self.state
-        gradient = state.puzzle_grads
+        state, gradient = self.state, self.state.puzzle_grads
         weight_decay = state.config.training.puzzle_weight_decay
         if state.puzzle_dense:
             puzzle.update_dense(table, gradient, lr, weight_decay)

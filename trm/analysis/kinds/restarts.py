@@ -139,8 +139,10 @@ def laws_of(table: Table, spec: Any) -> tuple[pd.DataFrame, str | None, dict[Any
     )
     rows = rows[rows["solved_counts"].notna()]
     key = spec.hue or ("label" if rows["label"].nunique() > 1 else None)
+    # policies share a run's passes, but for those with views
+    same = ["run", *passes.filter(like="evaluation.view_")]
     laws = {
-        value: law_of(part, passes[passes["label"].isin(part["label"])])
+        value: law_of(part, passes.merge(part[same].drop_duplicates()))
         for value, part in common.groups(rows, key).items()
     }
     return pd.concat([rows, passes], ignore_index=True), key, laws

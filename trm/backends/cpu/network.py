@@ -116,8 +116,7 @@ class Supervision:
         )
         self._rows, self._settings = shape[1], settings
         self._scores = torch.empty(shape[1], library.RESULTS)
-        table = settings.puzzle_table
-        self._puzzle_grads = None if table is None else torch.empty(shape[1], table.shape[1])
+        self._puzzle_grads = torch.empty(shape[1], weights["embed.weight"].shape[1])
 
     def prepare(self, l_cycles: int) -> None:
         """Read the current weights; called once per step."""
@@ -125,7 +124,7 @@ class Supervision:
 
     def __call__(
         self, carry: Carry, following: Carry, incoming: Incoming, recursion: Recursion, results: Results
-    ) -> tuple[Tensor | None, float]:
+    ) -> tuple[Tensor, float]:
         """One supervision step of each row; writes the next carry into `following`.
 
         Adds to the gradients and to `results`. Returns the gradient of each row's puzzle vector [B, D], which the next
