@@ -100,7 +100,7 @@ def test_the_time_left_counts_what_is_planned_and_follows_what_was_measured(log,
     study.take(job(1, "a"))
     clock[0] = 20.0  # twice as long as planned
     assert study.take({"event": "finished", "id": 1}).run == "a"
-    assert study.left() == 2 * 30 + 3 * 2
+    assert study.left() == 30 * (20 + 2) / (10 + 2) + 3 * 2  # the plan weighs a twentieth of 10 + 30
     study.take(job(2, "b", log=log))
     assert study.left() == 3723 + 3 * 2
 
