@@ -147,11 +147,8 @@ class Progress:
     def left(self) -> float:
         """Seconds until the end: estimates of what has not begun, corrected by the runs that have ended."""
         # the first jobs import torch: the plan weighs as much as a twentieth of all that is to be done
-        others, some, few = (
-            self._seconds["other"],
-            sum(self.runs.values()) / 20 or 1.0,
-            self.others / 20 or 1.0,
-        )
+        some, few = sum(self.runs.values()) / 20 or 1.0, self.others / 20 or 1.0
+        others = self._seconds["other"]
         factor = (sum(self._seconds["train"]) + some) / (self._expected + some)
         begun = {job.run for job in (*self.running.values(), *self.done, *self.failed) if job.rule == "train"}
         waiting = sum(seconds for run, seconds in self.runs.items() if run not in begun)
@@ -159,10 +156,8 @@ class Progress:
         for job in self.running.values():
             if job.rule == "train":
                 progress = job.progress()
-                elapsed = time.monotonic() - job.started
-                present.append(
-                    progress.left if progress else max(0.0, self.runs.get(job.run, 0.0) * factor - elapsed)
-                )
+                further = self.runs.get(job.run, 0.0) * factor - (time.monotonic() - job.started)
+                present.append(progress.left if progress else max(0.0, further))
         training = max((waiting * factor + sum(present)) / self.at_once, max(present, default=0.0))
         each = (sum(others) + few * self.start) / (len(others) + few)
         return training + each * max(0, self.others - len(others)) / self.at_once
