@@ -139,8 +139,8 @@ def laws_of(table: Table, spec: Any) -> tuple[pd.DataFrame, str | None, dict[Any
     )
     rows = rows[rows["solved_counts"].notna()]
     key = spec.hue or ("label" if rows["label"].nunique() > 1 else None)
-    # policies share a run's passes, but for those with views
-    same = ["run", *passes.filter(like="evaluation.view_")]
+    # what a pass depends on: a run's policies share it, but for those with views
+    same = [*passes.filter(regex=r"^(run|evaluation\.(weights|average|view_.*|test_puzzles))$")]
     laws = {
         value: law_of(part, passes.merge(part[same].drop_duplicates()))
         for value, part in common.groups(rows, key).items()
