@@ -38,6 +38,8 @@ def test_workers_of_one_machine_have_a_core_each(jobs):
     given, _ = jobs("port_validation", study="config/laptop.yaml", set={"runtime.log_every": 5})
     options = [Jobs(found._project).train_options(names["CPU"])[3] for found in (estimates, given)]
     assert [json.loads(text)["log_every"] for text in options] == [2, 5]  # the scale says 100
+    study = estimates._project.study  # isoflop has some of these runs, and says 2
+    assert {study.runtime[run].evals for run in study.experiment("baseline").runs} == {12}
 
 
 def test_another_backend_can_have_its_own_interpreter(jobs):

@@ -66,7 +66,8 @@ class Experiment(Section):
     """Supervision steps at test time by which its runs are compared; null: 64, or the most below it that all
     evaluations measured. Part of no identity but its table's."""
     runtime: Overlay = {}
-    """Values in place of the scale's `runtime`, such as `evals` for finer curves; not part of a run's identity."""
+    """Values in place of the scale's `runtime`, such as `evals` for finer curves; not part of a run's identity. A run
+    that experiments share has the finest curves of theirs, and the other values of the first."""
     figures: list[dict[str, Any]] = []
     """Figure specifications (trm.analysis.specs)."""
 

@@ -319,14 +319,15 @@ def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> Non
 
 
 def _collect(study: Study, forced: dict[str, Any]) -> None:
-    """`forced`: values of `runtime` from the command line."""
+    """`forced`: values of `runtime` from the command line. A run that experiments share has the finest curves."""
     for experiment in study.experiments.values():
         changes, where = experiment.definition.runtime, f"{study.place(experiment.name, 'runtime')}: runtime"
         runtime = _runtime(study.scale, changes | forced, where)
         for point in experiment.points:
             for run in point.runs:
-                if changes:
-                    study.runtime[run.name] = runtime
+                other = study.runtime.setdefault(run.name, runtime)
+                every, evals = min(other.log_every, runtime.log_every), max(other.evals, runtime.evals)
+                study.runtime[run.name] = other.model_copy(update={"log_every": every, "evals": evals})
                 known = study.runs.setdefault(run.name, run)
                 if known.config != run.config and known.config.data.files == run.config.data.files:
                     raise UserError(

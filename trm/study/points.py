@@ -90,7 +90,7 @@ class Study:
     runs: dict[str, Run] = field(default_factory=dict)
     evaluations: dict[str, EvaluationConfig] = field(default_factory=dict)
     runtime: dict[str, RuntimeConfig] = field(default_factory=dict)
-    """Of the runs whose experiments replace values of the scale's."""
+    """By run: the scale's, with the values that its experiments replace."""
     recipe: Flat = field(default_factory=dict)
     """The recipe before any experiment, dotted key -> value: the baseline of ablations."""
 

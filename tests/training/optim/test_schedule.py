@@ -26,8 +26,7 @@ def test_cosine_falls_to_the_minimum():
 
 def test_exploration_is_linear_from_the_first_step_to_the_last():
     assert [exploration_at(s, 11, 0.1, 0.0) for s in (1, 6, 11)] == pytest.approx([0.1, 0.05, 0.0])
-    assert exploration_at(7, 11, 0.1, None) == 0.1
-    assert exploration_at(1, 1, 0.1, 0.5) == 0.1
+    assert exploration_at(7, 11, 0.1, None) == exploration_at(1, 1, 0.1, 0.5) == 0.1
 
 
 def test_loss_scale_halves_on_overflow_and_grows_after_enough_good_steps():
