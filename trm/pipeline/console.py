@@ -147,9 +147,9 @@ class Progress:
     def left(self) -> float:
         """Seconds until the end: estimates of what has not begun, corrected by the runs that have ended."""
         # the first jobs import torch: the plan weighs as much as a twentieth of all that is to be done
-        some, few = sum(self.runs.values()) / 20 or 1.0, self.others / 20 or 1.0
+        prior_seconds, prior_others = sum(self.runs.values()) / 20 or 1.0, self.others / 20 or 1.0
         others = self._seconds["other"]
-        factor = (sum(self._seconds["train"]) + some) / (self._expected + some)
+        factor = (sum(self._seconds["train"]) + prior_seconds) / (self._expected + prior_seconds)
         begun = {job.run for job in (*self.running.values(), *self.done, *self.failed) if job.rule == "train"}
         waiting = sum(seconds for run, seconds in self.runs.items() if run not in begun)
         present = []
@@ -159,7 +159,7 @@ class Progress:
                 further = self.runs.get(job.run, 0.0) * factor - (time.monotonic() - job.started)
                 present.append(progress.left if progress else max(0.0, further))
         training = max((waiting * factor + sum(present)) / self.at_once, max(present, default=0.0))
-        each = (sum(others) + few * self.start) / (len(others) + few)
+        each = (sum(others) + prior_others * self.start) / (len(others) + prior_others)
         return training + each * max(0, self.others - len(others)) / self.at_once
 
 

@@ -299,10 +299,10 @@ class Estimates:
         wanted = int(seconds / 30) + 15
         return min(wanted, most) if most else wanted
 
-    def stall(self) -> int:
+    def stall(self, run: str) -> int:
         """Minutes without a newer published checkpoint after which a job hangs: three are due, and half an hour for
         compilation and a slow upload."""
-        return 30 + math.ceil(3 * self._project.study.scale.runtime.checkpoint_minutes)
+        return 30 + math.ceil(3 * self._project.study.runtime[run].checkpoint_minutes)
 
     def memory_mb(self, rule: str, name: str = "") -> int:
         """Host memory of a job on each node, MB: the program, and what it holds: training its checkpoint (once as

@@ -109,8 +109,7 @@ class Jobs:
 
     def train_options(self, run: str) -> list[str]:
         """Options of `trm train` that its result does not depend on."""
-        runtime = self.project.study.runtime.get(run, self.scale.runtime)
-        options = runtime.model_dump_json(exclude_defaults=True)
+        options = self.project.study.runtime[run].model_dump_json(exclude_defaults=True)
         words = ["--threads", str(self.scale.threads), "--runtime", options]
         words += ["--checkpoints", f"{self.file.checkpoints}/{run}"]
         if (workers := self.plan.workers(run)) > 1:

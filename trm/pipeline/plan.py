@@ -64,8 +64,9 @@ def document(project: Project, jobs: Collection[Job], at_once: int, asked: Colle
         "wall_seconds": max(busy, chain),
         "files": _files_read(project, runs),
         "speed": _speed(project, estimates),
-        "checkpoint_bytes": sum(row["checkpoint_bytes"] for row in runs)
-        * (project.study.scale.runtime.keep_checkpoints + 1),
+        "checkpoint_bytes": sum(
+            row["checkpoint_bytes"] * (project.study.runtime[row["run"]].keep_checkpoints + 1) for row in runs
+        ),
     }
     if so_far := _spent(estimates):
         result["spent"] = so_far

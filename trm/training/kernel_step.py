@@ -48,7 +48,7 @@ class KernelStep(TrainStep):
         self._results = Results(metrics[: library.RESULTS], metrics[len(SUMS) :])
         # NumPy's operations on a few numbers take a third of the time of torch's
         sums, norm = state.meter.sums, state.local_norm
-        self._this, self._sums, self._norm = metrics.numpy(), sums.numpy(), norm.numpy()
+        self._metrics, self._sums, self._norm = metrics.numpy(), sums.numpy(), norm.numpy()
         self._ema = state.ema if state.averages else None
         flat_buffers = state.params, *state.moments, self._ema, state.grads
         kind = OPTIMISERS.get(training.optimizer, -1)
@@ -105,7 +105,7 @@ class KernelStep(TrainStep):
 
     def _count(self, step: int, squared: float) -> None:
         """Same as `Meter.add`, on the host."""
-        this, sums = self._this, self._sums
+        this, sums = self._metrics, self._sums
         loss = this[INDEX["lm_loss"]] + this[INDEX["halt_loss"]] + this[INDEX["cost_loss"]]
         sums += this
         sums[INDEX["steps"]] += 1

@@ -29,7 +29,7 @@ rule train:
         runtime=lambda wildcards: said(study.plan.minutes, "train", wildcards.run),
         mem_mb=lambda wildcards: study.plan.memory_mb("train", wildcards.run),
         # for the TPU plugin: it stops a job that publishes no checkpoint for so many minutes, and starts it again
-        stall=study.plan.stall(),
+        stall=lambda wildcards: study.plan.stall(wildcards.run),
         gpu=lambda wildcards: said(study.plan.gpus, wildcards.run),
         nodes=lambda wildcards: study.plan.nodes(wildcards.run),
         # for the Slurm plugin: a process on each node, which the command starts
