@@ -7,7 +7,7 @@ from snakemake.utils import min_version
 min_version("9.20")
 
 from trm.errors import UserError
-from trm.pipeline.jobs import open_jobs, said
+from trm.launch.jobs import open_jobs, said
 
 try:
     study, controller = open_jobs(config, storage, workflow)

@@ -18,12 +18,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 HERE = Path(__file__).parent
 FULL = (
-    "slurm",
+    "slurm/test_controller.py",
+    "slurm/test_interruptions.py",
+    "slurm/test_jobs.py",
     "xla",
     "analysis/test_notebooks.py",
-    "analysis/test_redraw.py",
+    "results/test_redraw.py",
+    "launch/test_kill.py",
     "pipeline/test_cluster_docs.py",
-    "pipeline/test_kill.py",
     "pipeline/test_pod.py",
     "pipeline/test_documented_commands.py",
     "pipeline/test_reruns.py",
@@ -44,7 +46,7 @@ LONGEST = (
     "pipeline/test_cloud_page.py",
     "storage/test_training.py",
     "pipeline/test_reruns.py",
-    "pipeline/test_kill.py",
+    "launch/test_kill.py",
 )
 """Begun first, so that no process ends with one of them while the others are idle."""
 

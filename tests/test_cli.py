@@ -231,9 +231,9 @@ def test_the_snakefile_side_imports_neither_torch_nor_numpy():
 
 def test_a_package_of_the_pipeline_that_is_missing_is_said(monkeypatch, capsys):
     """`pip install .` is enough for `trm solve`, not for studies."""
-    for module in ("launch", "console"):
-        monkeypatch.delitem(sys.modules, f"trm.pipeline.{module}", raising=False)
-        monkeypatch.delattr(f"trm.pipeline.{module}", raising=False)
+    for module in ("snakemake", "console"):
+        monkeypatch.delitem(sys.modules, f"trm.launch.{module}", raising=False)
+        monkeypatch.delattr(f"trm.launch.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "rich.console", None)
     assert main(["study", "run"]) == 2
     assert "rich.console is not installed: `pip install '.[pipeline]'`" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ORDER = (
     "errors", "io", "provenance", "compiled", "storage", "study", "data", "tasks", "model", "backends", "training",
-    "evaluation", "play", "analysis", "checks", "pipeline", "cli",
+    "evaluation", "play", "analysis", "checks", "pipeline", "results", "slurm", "launch", "cli",
 )  # fmt: skip
 """Packages of trm from low to high. docs/architecture.md says what each is for, CONTRIBUTING.md lists them too."""
 

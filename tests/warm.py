@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trm.pipeline.forkclient import READ_AT_IMPORT
+from trm.launch.forkclient import READ_AT_IMPORT
 
 MODULES = ("snakemake", "trm", "tests.training.worker")
 LIBRARIES = (

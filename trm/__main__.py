@@ -9,7 +9,7 @@ gc.set_threshold(100_000, 20, 100)
 
 def main() -> int:
     """Run the command line, in a process that has imported what it needs if there is one; returns the exit code."""
-    from trm.pipeline.forkclient import run_elsewhere
+    from trm.launch.forkclient import run_elsewhere
 
     code = run_elsewhere(sys.argv[1:])
     if code is None:

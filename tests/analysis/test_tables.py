@@ -12,7 +12,7 @@ from trm.analysis.specs import TableSpec
 from trm.analysis.tables import Table, collect, load, merge, save
 from trm.analysis.tables.collect import _finished_rows, first_reach
 from trm.errors import UserError
-from trm.pipeline.archive import keep
+from trm.results.archive import keep
 from trm.study.schema import EvaluationConfig
 
 

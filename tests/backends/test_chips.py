@@ -9,7 +9,7 @@ import yaml
 from trm.backends.registry import open_backend
 from trm.backends.tpu import chips
 from trm.errors import UserError
-from trm.pipeline.jobs import shell_prefix
+from trm.launch.jobs import shell_prefix
 from trm.pipeline.settings import Settings, split
 
 HAS_XLA = importlib.util.find_spec("torch_xla") is not None

@@ -8,10 +8,10 @@ import pytest
 
 from trm.backends.cuda.gpus import visible_gpus
 from trm.errors import UserError
+from trm.launch.jobs import Jobs
 from trm.pipeline import plan
 from trm.pipeline.catalogue import source_name
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.jobs import Jobs
 from trm.pipeline.project import open_project
 from trm.pipeline.settings import split
 

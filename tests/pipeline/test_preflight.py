@@ -10,7 +10,7 @@ from tests.pipeline.conftest import STUDY, new_project
 from tests.pipeline.test_cloud import SETTINGS
 from tests.shell import ROOT
 from tests.storage.conftest import BUCKET
-from trm.pipeline.jobs import LOCK, preflight_file
+from trm.launch.jobs import LOCK, preflight_file
 from trm.pipeline.settings import Settings
 
 ASKED = ("--config", "preflight=local")
@@ -88,7 +88,7 @@ def test_another_pod_or_environment_is_checked_anew(monkeypatch, tmp_path):
     lock = tmp_path / "requirements.lock"
     lock.write_text("torch==9\n")
     before = path()
-    monkeypatch.setattr("trm.pipeline.jobs.LOCK", lock)
+    monkeypatch.setattr("trm.launch.jobs.LOCK", lock)
     assert path() != before
     assert path(preflight="") == ""
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.slurm.test_interruptions import LONG, outage, restarts, stopped_steps, training_job
-from trm.pipeline.slurm_causes import refusal
+from trm.slurm.causes import refusal
 
 QOS = ("qos", "normal")
 

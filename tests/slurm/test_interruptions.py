@@ -3,7 +3,7 @@
 import re
 
 from tests.slurm.conftest import Study
-from trm.pipeline.slurm import requeue
+from trm.slurm.requeue import requeue
 
 LONG = 1_000_000
 

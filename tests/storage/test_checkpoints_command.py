@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from trm.cli import main
-from trm.pipeline import cleanup
 from trm.pipeline.catalogue import RUN_FILES
 from trm.pipeline.project import open_project
+from trm.results import cleanup
 
 STUDY = str(Path(__file__).parents[2] / "config/experiments.yaml")
 

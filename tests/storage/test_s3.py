@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("boto3")
 
-from trm.pipeline.archive import differing, send
 from trm.pipeline.files import Files
+from trm.results.archive import differing, send
 from trm.storage import AccessDenied, open_store
 from trm.storage import s3 as s3_store
 from trm.storage.cache import fetch_store

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trm.cli.study import project_of
-    from trm.pipeline.cleanup import clean, find_entries
+    from trm.results.cleanup import clean, find_entries
     from trm.study.text import bytes_text, count
 
     project = project_of(args)

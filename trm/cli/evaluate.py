@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from trm.cli.train import resume_later
     from trm.evaluation.evaluate import evaluate_run
     from trm.evaluation.parts import Parts
-    from trm.pipeline.slurm import minutes_left, stretch_minutes
+    from trm.slurm.requeue import minutes_left, stretch_minutes
     from trm.storage import open_store
     from trm.storage.cache import fetch
     from trm.study.reading import config_argument

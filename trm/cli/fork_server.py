@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve; in a child the exit code of its command."""
     from trm.cli import main
-    from trm.pipeline.forkserver import Server
+    from trm.launch.forkserver import Server
 
     parent, code = os.getpid(), None
     try:

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         return _verify(args.root)
     if args.action == "keep":
         return _keep(args)
-    from trm.pipeline.archive import RESULTS, differing, open_place, send
+    from trm.results.archive import RESULTS, differing, open_place, send
     from trm.study.text import bytes_text, count
 
     here, there = open_place(args.root), open_place(args.place)
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verify(root: str) -> int:
-    from trm.pipeline.verify import verify
+    from trm.results.verify import verify
     from trm.study.text import count
 
     found = verify(Path(root))
@@ -85,7 +85,7 @@ def _verify(root: str) -> int:
 def _keep(args: argparse.Namespace) -> int:
     from trm.cli.study import project_of
     from trm.errors import UserError
-    from trm.pipeline.archive import keep
+    from trm.results.archive import keep
 
     project = project_of(args)
     names = [project.study.experiment(name).name for name in args.experiments]

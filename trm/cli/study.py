@@ -173,7 +173,7 @@ def _spec(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from trm.pipeline.compare import compare, find_run
+    from trm.results.compare import compare, find_run
 
     print(compare(*(find_run(name, args.root) for name in args.runs)))
     return 0
@@ -187,6 +187,6 @@ def _publish(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from trm.pipeline.launch import launch, with_config
+    from trm.launch.snakemake import launch, with_config
 
     return launch(with_config(args.arguments, args.set, args.point))

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     runtime = config_argument(RuntimeConfig, args.runtime, "--runtime")
     left = args.time_limit
     if args.time_limit:
-        from trm.pipeline.slurm import minutes_left, stretch_minutes
+        from trm.slurm.requeue import minutes_left, stretch_minutes
 
         explain = partial(_end_before_the_first_step, args.time_limit)
         signal.signal(signal.SIGTERM, explain)  # until training takes over
@@ -127,7 +127,7 @@ def resume_later(steps: int, limit: float, left: float) -> None:
 
     Not if it finished no step or batch in a job that was its own from the start: it would be restarted forever.
     """
-    from trm.pipeline.slurm import requeue
+    from trm.slurm.requeue import requeue
 
     if not steps and left > limit / 2:
         print(NO_STEP.format(limit), flush=True)

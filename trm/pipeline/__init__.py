@@ -1,1 +1,1 @@
-"""What the Snakefile knows: names of files by content, which targets are stale, what a job will cost."""
+"""What to make: names of files by content, selection, settings, the plan and its prices."""

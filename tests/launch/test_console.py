@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from tests.pipeline.conftest import STUDY, new_project, one_run
-from trm.pipeline import console
-from trm.pipeline.console import Progress, View, replaces_output
+from trm.launch import console
+from trm.launch.console import Progress, View, replaces_output
 from trm.training.history import progress_line
 
 ROW = {

@@ -6,7 +6,7 @@ import pytest
 import snakemake_executor_plugin_slurm as plugin
 
 from trm.errors import UserError
-from trm.pipeline import slurm_causes, slurm_contract
+from trm.slurm import causes, contract
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from trm.pipeline import slurm_causes, slurm_contract
     ],
 )
 def test_a_reason_is_said_in_words(reason, words, stays):
-    sentence, needs_somebody = slurm_causes.waiting("7", reason)
+    sentence, needs_somebody = causes.waiting("7", reason)
     assert f"({reason})" in sentence
     assert words in sentence
     assert needs_somebody is stays
@@ -38,8 +38,8 @@ def test_a_reason_is_said_in_words(reason, words, stays):
 def test_a_slurm_that_takes_no_gpus_is_named(monkeypatch, select, gpus, said):
     monkeypatch.setattr(shutil, "which", lambda name: name)
     answer = f"SelectType              = select/{select}"
-    monkeypatch.setattr(slurm_causes, "ask", lambda *words: (True, answer))
-    sentence = slurm_causes.unfit(gpus)
+    monkeypatch.setattr(causes, "ask", lambda *words: (True, answer))
+    sentence = causes.unfit(gpus)
     assert said in sentence
     assert bool(sentence) is bool(said)
 
@@ -47,7 +47,7 @@ def test_a_slurm_that_takes_no_gpus_is_named(monkeypatch, select, gpus, said):
 def test_slurms_commands_are_needed(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="not found: start Snakemake where they are, or load them first"):
-        slurm_causes.unfit(1)
+        causes.unfit(1)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_slurms_commands_are_needed(monkeypatch, tmp_path):
     ],
 )
 def test_another_plugin_is_refused_in_a_sentence(monkeypatch, owner, name, other):
-    slurm_contract.check_contract(plugin)
+    contract.check_contract(plugin)
     monkeypatch.setattr(owner, name, other)
     with pytest.raises(UserError, match="differs: pip install 'snakemake-executor-plugin-slurm>=2.8,<2.9'"):
-        slurm_contract.check_contract(plugin)
+        contract.check_contract(plugin)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.storage.conftest import BUCKET
 from trm.cli import main
-from trm.pipeline.archive import differing, open_place, send
+from trm.results.archive import differing, open_place, send
 
 
 @pytest.fixture

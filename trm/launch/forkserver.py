@@ -21,14 +21,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trm.pipeline.forkclient import FOLDER, FORWARDED, start
+from trm.launch.forkclient import FOLDER, FORWARDED, start
 from trm.provenance import loaded_commit
 
 IMPORTS = {
     "training": (
         "trm.cli.train", "trm.training.loop", "trm.training.setup", "trm.training.checkpoints.remote",
         "trm.training.optim.adam_atan2", "trm.backends.cuda.gpus", "trm.backends.tpu.chips", "trm.storage.folders",
-        "trm.study.grid", "trm.tasks.sudoku.task", "trm.evaluation.evaluate", "trm.cli.evaluate", "trm.pipeline.slurm",
+        "trm.study.grid", "trm.tasks.sudoku.task", "trm.evaluation.evaluate", "trm.cli.evaluate", "trm.slurm.requeue",
         "trm.cli.configuration", "trm.cli.log", "trm.pipeline.settings", "trm.storage.local", "trm.tasks.sudoku.spec",
         "encodings.utf_8_sig", "numpy.ctypeslib", "numpy.ma", "numpy.random",
     ),

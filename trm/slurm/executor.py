@@ -25,10 +25,10 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 from trm.errors import UserError
 from trm.io import write_text
 from trm.pipeline.project import Project
-from trm.pipeline.slurm import AWAY, ask, location
-from trm.pipeline.slurm_causes import FULL, ORDINARY, denied, may_pass, refusal, said, starved, unfit, waiting
-from trm.pipeline.slurm_contract import check_contract
-from trm.pipeline.slurm_jobs import alike, digest, give_back, give_up, made, modified, name_of, set_resource
+from trm.slurm.causes import FULL, ORDINARY, denied, may_pass, refusal, said, starved, unfit, waiting
+from trm.slurm.contract import check_contract
+from trm.slurm.jobs import alike, digest, give_back, give_up, made, modified, name_of, set_resource
+from trm.slurm.requeue import AWAY, ask, location
 
 FAILED = ("BOOT_FAIL", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 RETURNING = ("NODE_FAIL", "PREEMPTED")  # Slurm may put such a job back into the queue

@@ -19,7 +19,8 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from trm.backends.tpu.chips import tpu_files
 from trm.errors import UserError
-from trm.pipeline import forkclient, forkserver, lock, plan
+from trm.launch import forkclient, forkserver, lock
+from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.project import Project
 from trm.pipeline.reporting import PARTIAL, write_partial_report
@@ -154,7 +155,7 @@ class Controller(logging.Filter):
 class Events:
     """Reports what concerns the user to the console that started Snakemake: one JSON line for each event.
 
-    The console is another process (`trm.pipeline.console`). They communicate through a file, so that neither waits for
+    The console is another process (`trm.launch.console`). They communicate through a file, so that neither waits for
     the other and either may die. `snakemake`: Snakemake's `workflow` object of the Snakefile.
     """
 

@@ -14,11 +14,11 @@ from tests.pipeline.conftest import STUDY, Project, job_stats, new_project
 from tests.shell import ROOT, start
 from trm.cli import main
 from trm.errors import UserError
+from trm.launch.snakemake import with_config
 from trm.pipeline.catalogue import RUN_FILES
-from trm.pipeline.cleanup import clean, find_entries
-from trm.pipeline.launch import with_config
 from trm.pipeline.project import open_project
 from trm.pipeline.settings import parse_overrides
+from trm.results.cleanup import clean, find_entries
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What `slurm_executor` uses of snakemake-executor-plugin-slurm: private names, which any release may change."""
+"""What `executor.py` uses of snakemake-executor-plugin-slurm: private names, which any release may change."""
 
 from importlib.metadata import version
 from inspect import signature

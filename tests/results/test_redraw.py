@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trm.analysis.drawing import save, words_of
-from trm.analysis.quotes import quoted
-from trm.analysis.redraw import redraw, texts
+from trm.results.quotes import quoted
+from trm.results.redraw import redraw, texts
 from trm.errors import UserError
 from trm.io import dump, write_text
 
@@ -30,7 +30,7 @@ def test_every_kept_result_is_drawn(tmp_path, monkeypatch):
         else:
             write_text(target.with_suffix(".json"), dump(words_of(drawing)))
 
-    monkeypatch.setattr("trm.analysis.redraw.save", write)
+    monkeypatch.setattr("trm.results.redraw.save", write)
     drawn = redraw(KEPT, tmp_path)
     assert {path.stem for path in drawn} == {name for _, name in kinds}
     assert {path.stem for path in tmp_path.glob("*.pdf")} == pictures
@@ -41,7 +41,7 @@ def test_every_kept_result_is_drawn(tmp_path, monkeypatch):
     assert sentence.startswith("Exact accuracy rises from ")
     facts = {path.stem: json.loads(path.with_suffix(".json").read_text()) for path in drawn}
     stale = [str(path) for path, text in texts(KEPT, facts).items() if path.read_text() != text]
-    assert not stale, "write them anew: python -m trm.analysis.redraw docs/results --out figures --write"
+    assert not stale, "write them anew: python -m trm.results.redraw docs/results --out figures --write"
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in KEPT.parent.glob("*.md"))])

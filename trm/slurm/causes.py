@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from trm.errors import UserError
-from trm.pipeline.slurm import AWAY, ask
+from trm.slurm.requeue import AWAY, ask
 
 FULL = re.compile(r"(Max|Grp)SubmitJob")
 ORDINARY = ("None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning")

@@ -15,9 +15,11 @@ import snakemake_executor_plugin_slurm_jobstep as jobstep
 from tests.shell import ROOT, python, run
 from trm.cli import main
 from trm.cli.train import resume_later
-from trm.pipeline import slurm, slurm_causes, slurm_executor
-from trm.pipeline.slurm import job_id, minutes_left, requeue, stretch_minutes
-from trm.pipeline.slurm_executor import Executor
+from trm.slurm import causes
+from trm.slurm import executor as module
+from trm.slurm import requeue as slurm
+from trm.slurm.executor import Executor
+from trm.slurm.requeue import job_id, minutes_left, requeue, stretch_minutes
 
 
 @pytest.fixture
@@ -217,10 +219,10 @@ class Submitting(Executor):
 
 @pytest.fixture
 def executor(tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm_executor.plugin.Executor, "__init__", lambda *_: None)
-    monkeypatch.setattr(slurm_executor.plugin.Executor, "format_job_exec", lambda _, job: f"make {job.jobid}")
-    monkeypatch.setattr(slurm_executor, "check_contract", lambda _: None)
-    monkeypatch.setattr(slurm_executor, "unfit", lambda _: "")
+    monkeypatch.setattr(module.plugin.Executor, "__init__", lambda *_: None)
+    monkeypatch.setattr(module.plugin.Executor, "format_job_exec", lambda _, job: f"make {job.jobid}")
+    monkeypatch.setattr(module, "check_contract", lambda _: None)
+    monkeypatch.setattr(module, "unfit", lambda _: "")
     monkeypatch.chdir(tmp_path)
     return Submitting(tmp_path)
 
@@ -272,7 +274,7 @@ def test_an_error_in_a_submissions_thread_ends_the_workflow(executor, commands):
     "reason", ["QOSMaxSubmitJobPerUserLimit", "AssocGrpSubmitJobsLimit", "Connection timed out"]
 )
 def test_slurms_limits_and_outages_use_up_no_retry(reason):
-    assert slurm_causes.may_pass(f"sbatch: error: {reason}")
+    assert causes.may_pass(f"sbatch: error: {reason}")
 
 
 def test_a_retry_is_no_job_of_an_earlier_controller(executor, commands, tmp_path):
@@ -456,7 +458,7 @@ def test_the_patches_for_the_plugin_mend_its_faults(tmp_path):
 
     patches = sorted(upstream.glob("slurm-*.patch"))
     assert faults("") == len(patches) == 7
-    for source in map(Path, (slurm_executor.plugin.__file__, jobstep.__file__)):
+    for source in map(Path, (module.plugin.__file__, jobstep.__file__)):
         shutil.copytree(source.parent, tmp_path / source.parent.name)
     for path in patches:
         run("patch", "-p1", "-i", path, cwd=tmp_path, check=True)

@@ -20,8 +20,8 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from trm.errors import UserError
 from trm.io import shipped
+from trm.launch.controller import Controller, refuse
 from trm.pipeline.catalogue import published, source_name
-from trm.pipeline.controller import Controller, refuse
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.project import Project, check_sizes, open_project
 from trm.pipeline.settings import Settings
@@ -186,11 +186,11 @@ def open_jobs(config: dict[str, Any], storage: Any, snakemake: Any) -> tuple[Job
 
 def _use_slurm(project: Project, snakemake: Any) -> None:
     if snakemake.is_main_process:
-        from trm.pipeline.slurm_executor import use_executor
+        from trm.slurm.executor import use_executor
 
         use_executor(project)
     else:
-        from trm.pipeline.slurm import keep_location
+        from trm.slurm.requeue import keep_location
 
         keep_location()
 

@@ -88,7 +88,7 @@ def _same(source: Store, ours: ObjectInfo, target: Store, theirs: ObjectInfo) ->
 def keep(
     tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, scale: str, dirty: bool = False
 ) -> list[Path]:
-    """Copy tables to `out`/EXPERIMENT_SCALE/ with the specs of their figures, as `trm.analysis.redraw` reads them.
+    """Copy tables to `out`/EXPERIMENT_SCALE/ with the specs of their figures, as `trm.results.redraw` reads them.
 
     What no figure of an experiment reads is left out: the runs' histories, counts by difficulty, traces. Numbers have
     ten significant digits; columns of one value are in the sidecar, as `constant`.

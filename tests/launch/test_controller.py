@@ -12,7 +12,7 @@ from snakemake.cli import get_argument_parser
 from snakemake.settings.types import MaxJobsPerTimespan, SchedulingSettings
 
 from tests.shell import ROOT, python, run
-from trm.pipeline.controller import lift_default_rate_limit, post
+from trm.launch.controller import lift_default_rate_limit, post
 
 
 @pytest.mark.parametrize(("rate", "kept"), [(None, False), ("5/1m", True), ("200/1s", True)])

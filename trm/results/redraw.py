@@ -1,6 +1,6 @@
 """Draw the figures of kept results again, without runs, checkpoints or pipeline, and write what is said of them.
 
-    python -m trm.analysis.redraw docs/results --out figures --write
+    python -m trm.results.redraw docs/results --out figures --write
 
 Every folder below the first argument that has a `figures.json` (name -> a figure's spec) and a `table.csv`, as a study
 writes it, with `table.csv.json` and `table.csv.curves.csv` beside it, gives its figures as OUT/<name>.pdf, .png, .json.
@@ -17,7 +17,7 @@ from typing import Any
 
 from trm.analysis.drawing import save, styled
 from trm.analysis.kinds import FIGURE, fit_and_draw
-from trm.analysis.quotes import quoted
+from trm.results.quotes import quoted
 from trm.analysis.report.contents import Grid
 from trm.analysis.report.grids import results_grid
 from trm.analysis.tables import Table, load
@@ -31,7 +31,7 @@ MARKS = "<!-- pages -->\n", "<!-- end of pages -->"
 """Around the list of pages in docs/results.md."""
 PICTURE = "scaling_laws.png"
 """The figure that README and docs/index.md show."""
-HOW = """Written from `table.csv` by `python -m trm.analysis.redraw docs/results --out figures --write`, which also
+HOW = """Written from `table.csv` by `python -m trm.results.redraw docs/results --out figures --write`, which also
 redraws the figures; `note.md` holds what the table does not say. [All results](../../results.md)
 """
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.shell import python
 from tests.training.conftest import config, train_words
-from trm.pipeline.forkclient import FOLDER, encoded, run_elsewhere, send
-from trm.pipeline.forkserver import Servers
+from trm.launch.forkclient import FOLDER, encoded, run_elsewhere, send
+from trm.launch.forkserver import Servers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks of torch are safe on Linux")
 TRM = ["-m", "trm"]

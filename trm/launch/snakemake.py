@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from trm.pipeline import console, lock
+from trm.launch import console, lock
 from trm.pipeline.settings import EVENTS, parse_overrides
 from trm.study.reading import read_yaml
 

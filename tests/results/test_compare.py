@@ -5,7 +5,7 @@ import json
 import pytest
 
 from trm.errors import UserError
-from trm.pipeline.compare import compare, find_run
+from trm.results.compare import compare, find_run
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""How a study is watched: the Snakefile's hooks, the console, the lock, forks of one warm process."""
