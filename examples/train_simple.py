@@ -61,8 +61,7 @@ def train(model, training, w, starts, ids, batches):
     rope, B = model.position == "rope", training.batch_size
     arch = definition.Architecture(model.layers, model.heads, model.puzzle_tokens, rope, torch.float32)
     w = {name: tensor.requires_grad_() for name, tensor in w.items()}
-    m, v = ({name: torch.zeros_like(tensor) for name, tensor in w.items()} for _ in range(2))
-    ema = {name: tensor.detach().clone() for name, tensor in w.items()}
+    m, v, ema = ({name: torch.zeros_like(tensor) for name, tensor in w.items()} for _ in range(3))
     table = torch.zeros(ids, model.d_model, requires_grad=True)  # one vector per puzzle
     taken, halted, slots = torch.zeros(B), torch.ones(B, dtype=torch.bool), None
     z_H = z_L = torch.zeros(1)
@@ -98,13 +97,14 @@ def train(model, training, w, starts, ids, batches):
                 v[name].lerp_(p.grad.square(), 1 - b2)
                 direction = torch.atan2(m[name], (v[name] / (1 - b2**step)).sqrt())
                 p.mul_(1 - lr * training.weight_decay).sub_(direction, alpha=lr / (1 - b1**step))
-                ema[name].lerp_(p, 1 - training.ema)  # what is evaluated
+                ema[name].lerp_(p, 1 - training.ema)
                 p.grad = None
             seen = torch.zeros(ids, dtype=torch.bool).index_fill(0, rows.long(), True)[:, None]
             moved = table * (1 - lr * training.puzzle_weight_decay) - lr * table.grad.sign()
             table.copy_(torch.where(seen, moved, table))
             table.grad = None
-        yield loss.item(), ema, table.detach()
+        averaged = {name: mean / (1 - training.ema**step) for name, mean in ema.items()}  # is evaluated
+        yield loss.item(), averaged, table.detach()
 
 
 def random_batches(questions, answers, model, training):

@@ -201,7 +201,7 @@ WRONG = [
     ("width/runtime", {"evals": 0}, r":\d+: runtime: evals"),
     ("width/grid", {"product": {"model.d_model": ["wide", 64]}},
      r"experiment width, point d_model=wide: model.d_model: must be a whole number, not 'wide'"),
-    ("width/grid", {"product": {"training.ema": [0.9, 1.5]}}, r"training.ema: must be at most 1, not 1.5"),
+    ("width/grid", {"product": {"training.ema": [0.9, 1.5]}}, r"training.ema: must be below 1, not 1.5"),
     ("width/set", {"model": {"mixer": "attention", "heads": 5}},
      "model.d_model=32 is not divisible by model.heads=5"),
     ("width/set", {"training": {"micro_batches": 7}},

@@ -12,6 +12,7 @@ from trm.pipeline.estimates import DRAWING, Estimates, Job
 from trm.pipeline.project import Project
 from trm.pipeline.reasons import reason_lines
 from trm.study.cost import Hardware
+from trm.study.horizon import average_remark
 from trm.study.text import bytes_text, count, device_text, flops_text, seconds_text
 
 JOBS = Path(".snakemake/tpu/jobs.csv")
@@ -63,6 +64,7 @@ def document(project: Project, jobs: Collection[Job], at_once: int, asked: Colle
         "chain_seconds": chain,
         "wall_seconds": max(busy, chain),
         "files": _files_read(project, runs),
+        "average": average_remark([project.runs[row["run"]].config.training for row in runs]),
         "speed": _speed(project, estimates),
         "checkpoint_bytes": sum(
             row["checkpoint_bytes"] * (project.study.runtime[row["run"]].keep_checkpoints + 1) for row in runs
@@ -193,6 +195,7 @@ def text(document: dict[str, Any]) -> str:
         lines.append(f"Spent so far: {used} by {count(so_far['jobs'], 'job')}")
     lines += [f"Reads {file} (SHA-256 {found[:12]}...)" for file, found in document["files"].items()]
     lines.append(f"Speed: {document['speed']}")
+    lines += filter(None, [document["average"]])
     if total["runs"]:
         lines.append(f"Checkpoints: {bytes_text(document['checkpoint_bytes'])}")
     if "pod_hours" in document and total["runs"]:

@@ -20,6 +20,7 @@ from trm.pipeline.settings import Settings, check_keys, options_of, split
 from trm.play import models_folder
 from trm.study.fingerprint import digest
 from trm.study.grid import load_study
+from trm.study.horizon import too_short
 from trm.study.merge import nearest
 from trm.study.points import ResolvedExperiment, Run, Study
 from trm.study.reading import error_sentence
@@ -191,9 +192,9 @@ def check_baseline(figure: Figure, experiments: Sequence[ResolvedExperiment], wh
 
 
 def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
-    """Refuse an experiment with a data set of more puzzles than its pool can hold, or with a mean of more snapshots
-    than a run takes, or with restarts or views that would all be equal. UserError: names the experiment and the
-    numbers."""
+    """Refuse an experiment with a data set of more puzzles than its pool can hold, a mean of more snapshots than a run
+    takes, restarts or views that would all be equal, or runs too short for their settings. UserError: names the
+    experiment and the numbers."""
     for point in experiment.points:
         config, measured = point.runs[0].config, point.evaluation
         sentence = too_many(config.data)
@@ -207,7 +208,7 @@ def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
         ) or measured.view_steps
         if symmetric and not spec_of(config.data.task).symmetric:
             sentence = NO_SYMMETRIES.format(config.data.task)
-        sentence = sentence or no_guesses(config, measured)
+        sentence = sentence or no_guesses(config, measured) or too_short(config)
         if sentence:
             raise UserError(f"{where}: experiment {experiment.name}, point {point.label}: {sentence}")
 

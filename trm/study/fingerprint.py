@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from trm.study.dataset_identity import training_identity
+from trm.study.horizon import initial_share
 from trm.study.schema import DataConfig, EvaluationConfig, RunConfig
 from trm.study.tasks import spec_of
 
@@ -49,6 +50,8 @@ def run_identity(config: RunConfig) -> dict[str, Any]:
     if config.model.mixer == "mlp":
         identity.get("model", {}).pop("heads", None)  # the MLP mixer ignores heads: equal points are one run
     placed = {"placement": identity["placement"]} if identity.get("placement") else {}
+    # runs that float32 can tell from those whose EMA started at the initial weights; longer ones keep their names
+    corrected = {"ema": "bias-corrected"} if initial_share(config.training) > 1e-7 else {}
     return {
         "recipe_version": RECIPE_VERSION,
         "model": identity.get("model", {}),
@@ -56,6 +59,7 @@ def run_identity(config: RunConfig) -> dict[str, Any]:
         "training": identity.get("training", {}),
         "seed": config.seed,
         **placed,
+        **corrected,
     }
 
 

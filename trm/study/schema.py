@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 else:
     TaskName = Literal[tuple(TASKS)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 MOST = 10**9
@@ -220,8 +221,9 @@ class TrainingConfig(Section):
     """Second-moment decay (Lion: momentum decay)."""
     max_grad_norm: Positive | None = None
     """Gradients are clipped to this global norm (arXiv 1211.5063); null: no clipping."""
-    ema: Fraction = 0.999
-    """Decay of the weights' exponential moving average, used for evaluation (as in the paper); 0: off."""
+    ema: Decay = 0.999
+    """Decay of the weights' exponential moving average, used for evaluation (as in the paper); 0: off. The average is
+    bias-corrected (arXiv 1412.6980): it holds no share of the initial weights, however short the run."""
     precision: Literal["auto", "float32", "bfloat16", "float16", "bfloat16_weights"] = "bfloat16"
     """Precision of matrix products. float16 uses a dynamic loss scale (arXiv 1710.03740); bfloat16_weights also keeps
     the weights in bfloat16; `auto`: bfloat16 if the machine is fast at it, else float32 (recorded in the result)."""

@@ -16,7 +16,7 @@ from trm.training import origin, outputs
 from trm.training.checkpoints.saving import Record
 from trm.training.dataset import Dataset
 from trm.training.history import to_csv
-from trm.training.state import TrainState
+from trm.training.state import TrainState, bias_corrected
 
 
 def divergence_message(
@@ -52,7 +52,8 @@ def finish_run(
     host, _ = state.on_host(backend, carry=False)  # a collective under SPMD
     if backend.rank:
         return
-    ema = views(host["ema"]) if "ema" in host else None
+    decay = config.training.ema
+    ema = views(bias_corrected(host["ema"], decay, host["ema_steps"])) if "ema" in host else None
     buffers = {name: host[name] for name in ("h_init", "l_init")}
     tensors = outputs.pack_weights(views(host["params"]), ema, buffers, host.get("puzzle"), record.snapshots)
     meta = {

@@ -102,6 +102,7 @@ class KernelStep(TrainStep):
                 state.puzzle_table, self._factors[step - 1] * (training.puzzle_lr or training.lr)
             )
         state.step.fill_(step)
+        state.ema_steps.add_(1)
 
     def _count(self, step: int, squared: float) -> None:
         """Same as `Meter.add`, on the host."""

@@ -257,8 +257,7 @@ class Trainer:
         """Metrics of the EMA weights on the validation puzzles, which are split among the workers."""
         state, model, backend = self.state, self.config.model, self.backend
         state.share_average(backend)
-        flat = state.params if state.ema is None else state.ema
-        weights = state.layout.views(flat), state.h_init, state.l_init, state.puzzle_table
+        weights = state.layout.views(state.averaged()), state.h_init, state.l_init, state.puzzle_table
         cycles = model.h_cycles, model.l_cycles
         net = InferenceNetwork(*weights, state.arch, *cycles, load_implementation(backend.implementation))
         inputs, labels, ids = (tensor[backend.worker :: backend.world] for tensor in puzzles)

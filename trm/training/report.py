@@ -15,6 +15,7 @@ from trm.backends.base import Backend, Precision
 from trm.backends.cpu.device import peak_resident_bytes
 from trm.study.fingerprint import run_fingerprint
 from trm.study.flops import parameters, step_flops
+from trm.study.horizon import average_remark
 from trm.study.schema import RunConfig, RuntimeConfig
 from trm.study.stages import recursion_stages, stage_at
 from trm.study.tasks import Sizes
@@ -81,6 +82,8 @@ class Reporter:
             f"{training.steps} steps of {training.batch_size} rows",
             flush=True,
         )
+        if remark := average_remark([training]):
+            print(remark, flush=True)
         if self._record.done:
             print(f"resumed from {self._folder.folder(self._record.done)}", flush=True)
 

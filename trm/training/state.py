@@ -1,5 +1,7 @@
 """All tensors that a training step reads and updates."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -32,6 +34,8 @@ class TrainState:
 
         self.params = torch.zeros(size, dtype=precision.weights, device=device)
         self.ema = torch.zeros(size, device=device) if training.ema > 0 else None
+        self.ema_steps = torch.zeros((), device=device)
+        """Updates of the EMA so far. It starts at zero: `bias_corrected` gives the weights to evaluate."""
         self.averages = backend.rank == 0 or config.placement.average == "every"
         """Whether this process updates its EMA."""
         self.moments = flat.moments(training, size, device)
@@ -59,19 +63,23 @@ class TrainState:
         self.puzzle_grads = puzzle_grads.view(-1, columns)
 
     def initialise(self, backend: Backend) -> None:
-        """Initialise the weights, and the EMA with them, from the run's seed."""
+        """Initialise the weights from the run's seed."""
         sizes = self.puzzles
         weights = initial_weights(self.config.model, sizes.seq_len, sizes.vocab, self.config.seed)
         self.load_weights(weights, backend)
 
     def load_weights(self, weights: dict[str, Tensor], backend: Backend) -> None:
-        """Set the parameters and the EMA to `weights`, host tensors by name."""
+        """Set the parameters to `weights`, host tensors by name."""
         packed = torch.zeros(self.layout.size)
         for name, view in self.layout.views(packed).items():
             view.copy_(weights[name])
         self.params.copy_(backend.place(packed))
-        if self.ema is not None:
-            self.ema.copy_(self.params)
+
+    def averaged(self) -> Tensor:
+        """The flat weights to evaluate: the bias-corrected EMA, or the parameters of a run without one."""
+        if self.ema is None:
+            return self.params
+        return bias_corrected(self.ema, self.config.training.ema, self.ema_steps)
 
     def share_average(self, backend: Backend) -> None:
         """Broadcast the EMA from the first worker if only that one updates it."""
@@ -87,6 +95,7 @@ class TrainState:
             "moment1": self.moments.m,
             "moment2": self.moments.v,
             "step": self.step,
+            "ema_steps": self.ema_steps,
             "h_init": self.h_init,
             "l_init": self.l_init,
             "metrics": self.meter.sums,
@@ -130,6 +139,12 @@ class TrainState:
             dim = row_axis(name)
             for carry, part in zip(self.carries, tensor.chunk(self.micro, dim=dim), strict=True):
                 flatten_carry(carry)[name].copy_(backend.place_rows(part.contiguous(), dim))
+
+
+def bias_corrected(ema: Tensor, decay: float, updates: Tensor) -> Tensor:
+    """The mean of the weights after each of `updates` steps, with weights decay^(updates - k) that sum to 1 (Adam,
+    arXiv 1412.6980, section 3), from an EMA that started at zero."""
+    return ema / -torch.expm1(updates * math.log(decay))
 
 
 def row_axis(name: str) -> int:

@@ -242,6 +242,7 @@ class TrainStep:
         ema = state.ema if state.averages else None
         chunk = self.backend.chunk
         flat.update(training, state.params, state.grads, state.moments, ema, rates, chunk, state.layout)
+        state.ema_steps.add_(1)
         if state.puzzle_table is not None:
             self._update_puzzle(state.puzzle_table, factor * (training.puzzle_lr or training.lr))
         if kept is not None:
@@ -252,7 +253,7 @@ class TrainStep:
 
     def _trained(self) -> list[Tensor]:
         state = self.state
-        tensors = [state.params, *state.moments, state.ema, state.puzzle_table]
+        tensors = [state.params, *state.moments, state.ema, state.ema_steps, state.puzzle_table]
         return [tensor for tensor in tensors if tensor is not None]
 
     def _update_puzzle(self, table: Tensor, lr: Tensor | float) -> None:

@@ -1,12 +1,14 @@
 """Saving and resuming a run: progress, checkpoints and weight snapshots."""
 
 import logging
+import math
 import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -60,8 +62,11 @@ class Saver:
             UserError: it belongs to another run.
         """
         check_same_run(self.folder, loaded, self.identity)
+        saved = {
+            "ema_steps": torch.tensor(math.inf)
+        } | loaded.state  # before 1.1: an EMA that started at the weights
         for name, tensor in state.shared_tensors().items():
-            tensor.copy_(self.backend.place(loaded.state[name]))
+            tensor.copy_(self.backend.place(saved[name]))
         if loaded.carry is not None:
             first = self.backend.worker * state.local_batch
             part = {

@@ -38,6 +38,8 @@ def update(
 ) -> None:
     """Update parameters, p = keep * p - step_size * direction, and EMA in place, in buffers of equal size.
 
+    The EMA is not bias-corrected (`trm.training.state.bias_corrected`).
+
     bfloat16 parameters are updated in float32 and rounded once. `chunk`: elements per pass; `layout`: where
     the parameters are, for optimisers of matrices.
     """
