@@ -22,7 +22,7 @@ STUDIES = {
 EQUAL_FLOPS = [
     ("tpu", "mlp_vs_attention", "MLP", "attention, FLOPs of the MLP"),
     ("tpu", "mlp_vs_attention", "maze, MLP", "maze, attention, FLOPs of the MLP"),
-    ("laptop", "curriculum", "1, 2, then 3", "fixed 3"),
+    ("laptop", "curriculum", "Nsup 1, 2, then 4", "fixed"),
     ("tpu", "curriculum", "(1,2) to (3,6) in the first fifth", "fixed, FLOPs of (1,2) to (3,6)"),
     ("tpu", "curriculum", "fixed", "T 2, 3, 4 in thirds"),
 ]
