@@ -77,15 +77,13 @@ def test_a_csv_file_is_solved_and_written(trained, tmp_path, capsys):
     assert f"{sum(solved)} of 6 puzzles solved" in capsys.readouterr().out
 
 
-def test_a_file_takes_the_training_precision_unless_told(tmp_path, capsys):
-    file, out = tmp_path / "one.csv", tmp_path / "out.csv"
+def test_a_file_takes_the_training_precision_unless_told(tmp_path, monkeypatch, capsys):
+    file, widened = tmp_path / "one.csv", []
     file.write_text("question\n.4..1.32........4....6..2..4.......3\n")
-
-    def solved(*options):
-        solve_with(MODELS / "sudoku6", file, "--out", out, *options)
-        return out.read_text()
-
-    assert solved() == solved("--precision", "training") != solved("--precision", "float32")
+    monkeypatch.setattr("trm.evaluation.solve.in_float32", lambda trained: widened.append(trained) or trained)
+    for options, times in (((), 0), (("--precision", "training"), 0), (("--precision", "float32"), 1)):
+        solve_with(MODELS / "sudoku6", file, *options)
+        assert len(widened) == times
 
 
 def test_many_puzzles_come_from_the_standard_input(trained, monkeypatch, capsys):

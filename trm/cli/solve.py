@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import math
 import os
 import shutil
 import sys
@@ -146,11 +145,9 @@ def _solve_one(args: argparse.Namespace) -> int:
     if found.right[0]:
         print(f"Solved at {where} by {name}: the answer keeps every rule and clue.{NUMBERS[solutions]}")
         return 0
-    sure = 100 / (1 + math.exp(-float(found.halt_logits[0])))
     wrong = fault(geometry, question, found.answers[0]) or "cells are left blank"
-    belief = "The model is not sure of this answer" if sure < 50 else "The model believes this answer"
     print(
-        f"Not solved. {belief} ({sure:.0f} %), and it breaks the rules: {wrong}. More steps or restarts may help "
+        f"Not solved. The last answer breaks the rules: {wrong}. More steps or restarts may help "
         f"(--steps, --restarts).{NUMBERS[2] * (solutions == 2)}"
     )
     return 1
@@ -191,29 +188,27 @@ def _solve_many(args: argparse.Namespace) -> int:
         for mine, its in zip(total, found[:5], strict=True):
             mine[left[chosen]] = its[chosen]
         left = np.flatnonzero((solutions != 0) & ~total[4])
-    answers, logits, steps, starts, right = total
+    answers, _, steps, starts, right = total
     grids = list(map(to_text, answers))
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(("question", "answer", "solved", "halt_logit", "step", "restart", "solutions"))
-    for (_, text), grid, *rest in zip(texts, grids, right, logits, steps, starts, solutions, strict=True):
-        writer.writerow((text, grid, int(rest[0]), f"{rest[1]:.3f}", *rest[2:4], SOLUTIONS[int(rest[4])]))
+    writer.writerow(("question", "answer", "solved", "step", "restart", "solutions"))
+    for (_, text), grid, *rest in zip(texts, grids, right, steps, starts, solutions, strict=True):
+        writer.writerow((text, grid, int(rest[0]), *rest[1:3], SOLUTIONS[int(rest[3])]))
     if args.out:
         from trm.io import write_text
 
         write_text(args.out, table.getvalue())
     elif args.puzzle == "-":
         print(table.getvalue(), end="")
-    believed = int((logits[(solutions != 0) & ~right] > 0).sum())
     without, several = int((solutions == 0).sum()), int((solutions == 2).sum())
     same = sum(map(str.__eq__, grids, wanted))
     print(
         f"{int(right.sum()):,} of {len(texts):,} puzzles solved ({100 * right.mean():.1f} %) in "
-        f"{time.monotonic() - started:.1f} s; "
-        + f"{without:,} have no solution; " * bool(without)
-        + f"{several:,} have several solutions; " * bool(several)
-        + f"{same:,} answers equal the file's; " * bool(wanted)
-        + f"{believed:,} wrong answers that the model believes in",
+        f"{time.monotonic() - started:.1f} s"
+        + f"; {without:,} have no solution" * bool(without)
+        + f"; {several:,} have several solutions" * bool(several)
+        + f"; {same:,} answers equal the file's" * bool(wanted),
         file=sys.stderr if args.puzzle == "-" and not args.out else sys.stdout,
     )
     return 0 if right[solutions != 0].all() else 1
