@@ -161,7 +161,7 @@ def test_validation_and_evaluation_agree(dataset_folder, tmp_path):
     measured = evaluation(tmp_path / "run", dataset_folder)
     score = measured._score()
     data = measured.dataset.originals("validation", measured.backend)
-    result = policies.fixed(measured.net, data, (4,), lambda: score, lambda: None).scores[4]
+    result = policies.Policies(measured.net, lambda: score, lambda: None).fixed(data, (4,)).scores[4]
     values = result.result(measured.backend.total)
     last = found.record.rows[-1]
     assert values["accuracy"] == pytest.approx(last["eval/accuracy"], abs=1e-6)
@@ -175,14 +175,12 @@ def test_stopping_when_confident_scores_each_answer_where_its_puzzle_stops(slots
     monkeypatch.setattr("trm.model.inference.inference_batch", lambda *_: slots)
     (found, data), depth = measured, 6
     spread_halting(found.net)
-    passes = [
-        policies.fixed(found.net, data, (at,), found._score, lambda: None) for at in range(1, depth + 1)
-    ]
+    passes = [found.policies.fixed(data, (at,)) for at in range(1, depth + 1)]
     first = passes[-1].first_positive
     assert len(first.unique()) > 3  # early, late, never
     last = torch.where(first == 0, depth, first)
     expected = torch.stack([each.answers for each in passes])[last.long() - 1, torch.arange(len(last))]
-    whole = policies.fixed(found.net, data, (3, depth), found._score, lambda: None, stopping=True)
+    whole = found.policies.fixed(data, (3, depth), stopping=True)
     result = whole.confident[depth].result(found.backend.total)
     assert result["puzzles"] == len(last)
     assert result["mean_steps"] == pytest.approx(last.float().mean().item())
@@ -252,8 +250,7 @@ def test_restarts_differ_by_noise_or_symmetry(measured):
 
     def restarts(noise, symmetric):
         symmetries = restart_symmetries(measured.trained.config.data, 4, noise=not symmetric)
-        how = (noise, symmetries, measured._score, measured.backend.synchronize)
-        found = policies.restarts(measured.net, data, 4, (4,), *how)
+        found = measured.policies.restarts(data, 4, (4,), noise, symmetries)
         return found.best[4].result(measured.backend.total), found.oracle[4].result(measured.backend.total)
 
     plain = restarts((0.0, 0.0), False)
@@ -266,10 +263,9 @@ def test_restarts_differ_by_noise_or_symmetry(measured):
 def test_a_restart_is_a_run_on_the_moved_puzzle(measured):
     measured, data = measured
     symmetries = restart_symmetries(measured.trained.config.data, 2)
-    score = (measured._score, measured.backend.synchronize)
-    found = policies.restarts(measured.net, data, 4, (1,), (0.0, 0.0), symmetries[1:], *score).best[1]
+    found = measured.policies.restarts(data, 4, (1,), (0.0, 0.0), symmetries[1:]).best[1]
     moved = data._replace(inputs=symmetries[1].apply(data.inputs), labels=symmetries[1].apply(data.labels))
-    wanted = policies.fixed(measured.net, moved, (4,), *score).scores[4]
+    wanted = measured.policies.fixed(moved, (4,)).scores[4]
     one, other = (each.result(measured.backend.total) for each in (found, wanted))
     assert (one["accuracy"], one["correct"]) == (other["accuracy"], other["correct"])
 

@@ -57,11 +57,12 @@ net.step = counted
 inference.inference_batch = lambda *_: 4  # several batches, the last one short
 new_score = lambda: Score(backend.device, sizes.ignore, 1)
 run_batches = partial(parts.compute, fetch=backend.fetch_all)  # as an evaluation does
+measures = policies.Policies(net, new_score, backend.synchronize, run_batches)
 compilations = getattr(backend, "compilations", int)
 def fixed(depth, view_steps=0, *shown):
     before = compilations()
     views = symmetry.random_views(run.data, view_steps, depth, *shown)
-    found = policies.fixed(net, test, (depth,), new_score, backend.synchronize, views, run=run_batches)
+    found = measures.fixed(test, (depth,), views)
     score = found.scores[depth].result(backend.total)
     return {"score": [score["puzzles"], score["cross_entropy"]], "rows": list(found.answers.shape),
             "halt": found.halt_logits.tolist(), "compiled": compilations() - before}
@@ -71,15 +72,14 @@ symmetry.GUESS_FROM = 3  # deeper passes of untrained weights differ by rounding
 shown = [fixed(depth, 1, 3) for depth in (4, 5)]
 guessed = [fixed(depth, 1, 3, 2) for depth in (4, 5)]
 symmetries = symmetry.restart_symmetries(run.data, 3)
-restarts = policies.restarts(net, test, 2, (1, 3), (0.0, 0.0), symmetries, new_score, backend.synchronize).best
+restarts = measures.restarts(test, 2, (1, 3), (0.0, 0.0), symmetries).best
 net.step = step
 spread_halting(net)
 for name in ("halt.weight", "halt.bias"):
     net._weights[name] = backend.place(net._weights[name])
 def confident(depth):
     before = compilations()
-    how = (net, test, (depth,), new_score, backend.synchronize)
-    score = policies.fixed(*how, run=run_batches, stopping=True).confident[depth].result(backend.total)
+    score = measures.fixed(test, (depth,), stopping=True).confident[depth].result(backend.total)
     return {"steps": score["mean_steps"], "score": [score["puzzles"], score["cross_entropy"]],
             "compiled": compilations() - before}
 stopping = [confident(depth) for depth in (6, 6, 9)]

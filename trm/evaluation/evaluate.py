@@ -15,7 +15,7 @@ from trm.errors import UserError
 from trm.evaluation import bins
 from trm.evaluation.parts import Parts, compute
 from trm.evaluation.passes import Pass
-from trm.evaluation.policies import Runner, fixed, restarts
+from trm.evaluation.policies import Policies
 from trm.evaluation.symmetry import Views, random_views, restart_symmetries
 from trm.evaluation.votes import can_vote, vote_results
 from trm.io import write_bytes, write_json
@@ -74,7 +74,8 @@ class Evaluation:
         self.views = self._views(max(self.depths))
         self.step_flops = forward_flops(model, sizes.seq_len, sizes.vocab)
         self.blank = dataset.blank
-        self.batches: Runner = partial(compute, fetch=backend.fetch_all)
+        batches = partial(compute, fetch=backend.fetch_all)
+        self.policies = Policies(self.net, self._score, backend.synchronize, batches)
         self.results: list[dict[str, Any]] = []
         self.predictions: dict[str, np.ndarray] = {}
 
@@ -142,9 +143,8 @@ class Evaluation:
         )
 
     def _fixed(self, split: str, data: Rows, stopping: bool = False) -> dict[str, Any]:
-        how = (self.depths, self._score, self.backend.synchronize, self.views)
         name = self._progress(f"{split} puzzles, {max(self.depths)} steps")
-        run = fixed(self.net, data, *how, name, self.batches, stopping)
+        run = self.policies.fixed(data, self.depths, self.views, name, stopping)
         for depth, score in run.scores.items():
             self._add(split, "fixed", depth, 1, score, run.seconds[depth], run.right[depth])
         for depth, score in run.confident.items():
@@ -197,9 +197,9 @@ class Evaluation:
         if evaluation.restarts:
             noise = evaluation.start_noise, evaluation.step_noise
             symmetries = restart_symmetries(config.data, max(evaluation.restarts), any(noise))
-            how = (evaluation.restarts, noise, symmetries, self._score, self.backend.synchronize)
             name = self._progress(f"test puzzles, {max(evaluation.restarts)} starts of {self.steps} steps")
-            result = restarts(self.net, share, self.steps, *how, self._views(self.steps), name, self.batches)
+            how = (evaluation.restarts, noise, symmetries, self._views(self.steps), name)
+            result = self.policies.restarts(share, self.steps, *how)
             policies = {"restarts": result.best, "majority": result.majority, "oracle": result.oracle}
             for policy, scores in policies.items():
                 for count, score in scores.items():
@@ -267,7 +267,7 @@ def evaluate_run(
     runner = Evaluation(load_weights(run), Dataset(dataset), evaluation, backend)
     if parts and backend.world == 1:
         parts.open(runner.identity, backend.fetch_all)
-        runner.batches = parts.compute
+        runner.policies.run = parts.compute
         with parts.signals:
             document = runner.run()
     else:
