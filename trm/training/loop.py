@@ -104,12 +104,8 @@ class Trainer:
                 self.setup_seconds = time.monotonic() - self.started
                 self.loop_started = self.saver.saved_at = time.monotonic()
                 self.reporter.begin()
-                if record.pending:
-                    self._after_step()
-                while record.done < steps:
+                while record.pending or record.done < steps:
                     self._one_step()
-                    record.pending = True
-                    self._after_step()
                     if self.backend.stop_agreed(self.state.stop, record.done, self.signals.stop):
                         return self._stopped()
             except StopRequested:
@@ -122,16 +118,46 @@ class Trainer:
         self.backend.request_stop(self.state.stop, self.signals.stop)
 
     def _one_step(self) -> None:
-        stage = stage_at(self.stages, self.record.done + 1)
+        """Sample, step, take a snapshot, validate, report, save. Resumed after a step, all that is due after it."""
+        record, training, runtime = self.record, self.config.training, self.runtime
+        if not record.pending:
+            self._sample_and_step(record.done + 1)
+        step, last = record.done, record.done == training.steps
+        for k in range(1, training.snapshots + 1):
+            if step == snapshot_step(k, training.snapshots, training.steps) and k not in record.snapshots:
+                self.saver.snapshot(k, self.state, record)
+        scores, improved = {}, False
+        if self.validation and is_evaluation_step(step, training.steps, runtime.evals):
+            scores = self._validate(self.validation)
+            improved = self._keep_best(scores["eval/exact_accuracy"])
+        if scores or last or step % runtime.log_every == 0:
+            self._report(scores)
+        record.pending = False
+        if runtime.checksum_every and step % runtime.checksum_every == 0:
+            self.compare_workers()
+        if last or self.signals.report_requested():
+            self._write_backend_report()
+        if improved or last or self._checkpoint_due():
+            self.save()
+
+    def _sample_and_step(self, step: int) -> None:
         self._check_time()
-        self.profile.before(self.record.done + 1)
+        self.profile.before(step)
         started = time.monotonic()
         with self.signals.abandonable(self.backend.processes == 1):
-            batch = self.feed.batch(self.record.done + 1)
-            self.program(batch, stage.recursion)
+            batch = self.feed.batch(step)
+            self.program(batch, stage_at(self.stages, step).recursion)
         self.clocks.step += time.monotonic() - started
-        self.record.done += 1
-        self.profile.after(self.record.done)
+        self.record.done, self.record.pending = step, True
+        self.profile.after(step)
+
+    def _keep_best(self, accuracy: float) -> bool:
+        """Whether the validation accuracy of this step is the best so far, which the record then names."""
+        record = self.record
+        improved = record.best is None or accuracy > record.best["eval/exact_accuracy"]
+        if improved:
+            record.best = {"step": record.done, "eval/exact_accuracy": accuracy}
+        return improved
 
     def _check_time(self) -> None:
         """Request a stop at the time limit, but not before the first step of this process."""
@@ -140,33 +166,6 @@ class Trainer:
             return
         if time.monotonic() - self.started >= 60 * limit:
             self.signals.stop = self.signals.stop or EXIT_UNFINISHED
-
-    def _after_step(self) -> None:
-        """Whatever is due after this step: snapshot, validation, report, comparison of workers, checkpoint."""
-        record, training, runtime = self.record, self.config.training, self.runtime
-        step, last = record.done, record.done == training.steps
-        for k in range(1, training.snapshots + 1):
-            if step == snapshot_step(k, training.snapshots, training.steps) and k not in record.snapshots:
-                self.saver.snapshot(k, self.state, record)
-        improved = False
-        held_out = self.validation if is_evaluation_step(step, training.steps, runtime.evals) else None
-        if held_out or step % runtime.log_every == 0 or last:
-            scores: dict[str, Any] = {}
-            if held_out:
-                with self.signals.abandonable(self.backend.processes == 1):
-                    scores = self._validate(held_out)
-                score = scores["eval/exact_accuracy"]
-                improved = record.best is None or score > record.best["eval/exact_accuracy"]
-                if improved:
-                    record.best = {"step": step, "eval/exact_accuracy": score}
-            self._report(scores)
-        record.pending = False
-        if runtime.checksum_every and step % runtime.checksum_every == 0:
-            self.compare_workers()
-        if self.signals.report_requested() or last:
-            self._write_backend_report()
-        if improved or last or self._checkpoint_due():
-            self.save()
 
     def _checkpoint_due(self) -> bool:
         """Whether a checkpoint is due, by the first worker's clock."""
@@ -262,7 +261,8 @@ class Trainer:
         net = InferenceNetwork(*weights, state.arch, *cycles, load_implementation(backend.implementation))
         inputs, labels, ids = (tensor[backend.worker :: backend.world] for tensor in puzzles)
         score = Score(backend.device, self.dataset.puzzles.ignore, self.dataset.blank)
-        validate(net, inputs, labels, ids, model.halt_max_steps, self.dataset.puzzles.ignore, score)
+        with self.signals.abandonable(backend.processes == 1):
+            validate(net, inputs, labels, ids, model.halt_max_steps, self.dataset.puzzles.ignore, score)
         result = score.result(backend.total)
         metrics = ("exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy")
         return {f"eval/{name}": result[name] for name in metrics}
