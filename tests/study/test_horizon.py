@@ -1,10 +1,15 @@
 """Settings that count in steps, in runs whose number of steps follows from something else."""
 
+from pathlib import Path
+
 import pytest
 
+from trm.pipeline.project import open_project
 from trm.study.fingerprint import run_identity
 from trm.study.horizon import average_remark, initial_share, too_short
 from trm.study.schema import RunConfig
+
+ROOT = Path(__file__).parents[2]
 
 
 def run(steps, **sections):
@@ -49,3 +54,10 @@ def test_the_share_of_the_initial_weights_is_told():
     assert "1 run of 3" in average_remark([short, long, off])
     assert "82 % initial weights" in average_remark([short])
     assert average_remark([long, off]) == ""
+
+
+def test_the_configuration_of_a_short_run_is_one():
+    """What names the run is not all a setting: the command that trains it reads settings alone."""
+    project = open_project({"study": str(ROOT / "config/rehearsal.yaml")})
+    (name, *_) = (name for name, run in project.runs.items() if initial_share(run.config.training) > 0.01)
+    RunConfig.model_validate_json(project.catalogue.run_json(name))

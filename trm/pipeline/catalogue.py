@@ -21,7 +21,7 @@ from trm.study.merge import nearest
 from trm.study.points import Run, Study
 from trm.study.reading import error_sentence
 from trm.study.records import NAMED
-from trm.study.schema import DataConfig
+from trm.study.schema import DataConfig, RunConfig
 
 Value = TypeVar("Value")
 ANALYSIS_VERSION = 19
@@ -166,7 +166,7 @@ class Catalogue:
     def run_json(self, run: str) -> str:
         """The part of a RunConfig that determines the run."""
         identity = run_identity(self.run(run).config)
-        return canonical_json({key: value for key, value in identity.items() if key != "recipe_version"})
+        return canonical_json({key: identity[key] for key in RunConfig.model_fields if key in identity})
 
     @cached_property
     def any_initial_weights(self) -> bool:
