@@ -1,0 +1,1 @@
+"""What is kept: archives, kept tables and their quotes, comparison, verification, cleaning."""
