@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from urllib.parse import unquote
 from uuid import uuid4
@@ -193,12 +193,31 @@ class Store(ABC):
         return Conflict(f"{self.url(name)} was changed by another writer: only one may write it at a time.")
 
 
-def check_name(name: str) -> str:
+def check_name(name: object) -> str:
     """The name itself. Raises StorageError unless it is relative and stays below the store."""
-    parts = PurePosixPath(name).parts
-    if not name or name.startswith("/") or name.endswith("/") or ".." in parts or "\\" in name:
+    if (
+        not isinstance(name, str)
+        or re.search(r"[\\\0\ud800-\udfff]", name)
+        or {"", ".", ".."} & {*name.split("/")}
+    ):
         raise StorageError(f"{name!r} is not an object name: use a relative path such as runs/a/weights.bin.")
     return name
+
+
+def joined(folder: Path, name: object) -> Path:
+    """The file of an object below a folder of this disk. Whoever writes to a bucket chooses names, so no other code
+    joins one to a folder.
+
+    Raises:
+        StorageError: the name is absolute, has a part such as "..", a backslash or a zero byte, or a link leads out of
+            the folder.
+    """
+    path = folder / check_name(name)
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise StorageError(
+            f"{path} is reached by a link that leads out of {folder}: give the link's target itself."
+        )
+    return path
 
 
 class BucketStore(Store):
