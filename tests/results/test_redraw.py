@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from trm.analysis.drawing import save, words_of
-from trm.results.quotes import quoted
-from trm.results.redraw import redraw, texts
 from trm.errors import UserError
 from trm.io import dump, write_text
+from trm.results.quotes import quoted
+from trm.results.redraw import redraw, texts
 
 KEPT = Path(__file__).parents[2] / "docs" / "results"
 

@@ -44,7 +44,9 @@ def links_out(store: Store, folders: Iterable[str] = RESULTS) -> list[str]:
         for path in (Path(place, name) for name in (*inner, *names))
         if path.is_symlink() and not path.resolve().is_relative_to(root.resolve())
     )
-    return sorted(name for path in found if (name := path.relative_to(root).as_posix()).split("/")[0] in kinds)
+    return sorted(
+        name for path in found if (name := path.relative_to(root).as_posix()).split("/")[0] in kinds
+    )
 
 
 def differing(

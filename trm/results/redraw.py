@@ -17,13 +17,13 @@ from typing import Any
 
 from trm.analysis.drawing import save, styled
 from trm.analysis.kinds import FIGURE, fit_and_draw
-from trm.results.quotes import quoted
 from trm.analysis.report.contents import Grid
 from trm.analysis.report.grids import results_grid
 from trm.analysis.tables import Table, load
 from trm.analysis.words import count, duration, listed, percent, point_name
 from trm.errors import UserError
 from trm.io import read_json, write_text
+from trm.results.quotes import quoted
 from trm.study.reading import parse
 
 WIDTH = 120
