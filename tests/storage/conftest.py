@@ -50,11 +50,10 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Se
 
 @pytest.fixture
 def s3_proxy(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy before the S3 server, to which the environment points; nobody waits between attempts."""
+    """A proxy before the S3 server, to which the environment points."""
     proxy = Proxy()
     proxy.target = s3_server
     use_s3(monkeypatch, proxy.url)
-    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.0)
     yield proxy
     proxy.close()
 

@@ -47,13 +47,15 @@ def run(args: argparse.Namespace) -> int:
         return _verify(args.root)
     if args.action == "keep":
         return _keep(args)
-    from trm.results.archive import RESULTS, differing, open_place, send
+    from trm.results.archive import RESULTS, differing, links_out, open_place, send
     from trm.study.text import bytes_text, count
 
     here, there = open_place(args.root), open_place(args.place)
     source, target = (here, there) if args.action == "archive" else (there, here)
     folders = RESULTS + ("sources", "datasets") * args.data + ("checkpoints",) * args.checkpoints
     files, equal = differing(source, target, folders, set(args.run) if args.run else None)
+    for name in links_out(source, folders):
+        print(f"left out: {source.url(name)} is a link out of {source.uri}")
     if not args.dry_run:
         send(source, target, files)
     verb = "would copy" if args.dry_run else "copied"

@@ -7,7 +7,8 @@ from trm.storage import SCHEMES, scheme_of
 
 
 def unreadable(prefix: str) -> str:
-    """Why the files under a bucket prefix cannot be listed here; empty: they can, or the bucket is not there yet."""
+    """Why a dry run, which waits for six seconds only, cannot list the files under a bucket prefix; empty: it can, or
+    the bucket is not there yet."""
     from trm.storage import BucketMissing, Patience, StorageError, open_store
 
     os.environ.setdefault("GCE_METADATA_TIMEOUT", "1")  # elsewhere nobody answers for a machine's credentials
@@ -56,12 +57,12 @@ class Files:
         kind = next(filter(path.startswith, self.REMOTE), "") if self.prefix else ""
         if not kind:
             return os.path.exists(path)  # asked for every file of thousands of runs
-        from trm.storage import BucketMissing, Patience, open_store
+        from trm.storage import BucketMissing, open_store
 
         if self.unread:
             return False
         if kind not in self._listed:
-            store = open_store(self.prefix, Patience(minutes=0.5))
+            store = open_store(self.prefix)
             try:
                 self._listed[kind] = {info.name for info in store.list(kind)}
             except BucketMissing:

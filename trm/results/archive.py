@@ -6,6 +6,7 @@ a pod can be collected from its `storage_prefix`.
 
 import filecmp
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trm.errors import UserError
 from trm.pipeline.catalogue import RUN_FILES
 from trm.storage import ObjectInfo, Store, is_remote, open_store
+from trm.storage.base import joined
 from trm.study.reading import parse
 
 if TYPE_CHECKING:
@@ -30,6 +32,23 @@ def open_place(uri: str) -> Store:
     return open_store(place if place.endswith("/results") or place == "results" else f"{place}/results")
 
 
+def links_out(store: Store, folders: Iterable[str] = RESULTS) -> list[str]:
+    """Links of a local store that lead out of it, by name. `differing` leaves them out: what they point at is no
+    result, and the place of an archive may have other readers. A bucket has no links."""
+    if is_remote(store.uri):
+        return []
+    root, kinds = Path(store.uri), {*folders, *FILES}
+    found = (
+        path
+        for place, inner, names in os.walk(root)
+        for path in (Path(place, name) for name in (*inner, *names))
+        if path.is_symlink() and not path.resolve().is_relative_to(root.resolve())
+    )
+    return sorted(
+        name for path in found if (name := path.relative_to(root).as_posix()).split("/")[0] in kinds
+    )
+
+
 def differing(
     source: Store, target: Store, folders: Iterable[str] = RESULTS, runs: set[str] | None = None
 ) -> tuple[list[ObjectInfo], int]:
@@ -42,11 +61,13 @@ def differing(
     Raises:
         UserError: if there is nothing at `source`.
     """
-    files, equal = [], 0
+    files, equal, left_out = [], 0, set(links_out(source, folders))
     for folder in (*folders, ""):
         prefix = f"{folder}/" if folder else "report."
         there = {info.name: info for info in target.list(prefix)}
         for info in source.list(prefix):
+            if info.name in left_out:
+                continue
             parts = info.name.split("/")
             if (not folder and info.name not in FILES) or parts[-1].startswith("."):
                 continue
@@ -72,7 +93,7 @@ def send(source: Store, target: Store, files: Iterable[ObjectInfo]) -> None:
 
 
 def _path(store: Store, name: str) -> Path:
-    return Path(store.uri, name)
+    return joined(Path(store.uri), name)
 
 
 def _same(source: Store, ours: ObjectInfo, target: Store, theirs: ObjectInfo) -> bool:

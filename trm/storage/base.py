@@ -6,25 +6,35 @@ one can win.
 """
 
 import io
+import logging
 import os
+import random
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote
 from uuid import uuid4
 
 from trm.errors import UserError
 from trm.io import positive_number
 
+log = logging.getLogger("trm")
+Result = TypeVar("Result")
 ABSENT = ""
 """The generation of a name that does not exist."""
 ATTEMPTS = 3
-"""Transfers to or from a bucket that are started before one counts as failed."""
+"""Transfers to or from a bucket that are started before one that arrives damaged, or whose session is lost, counts as
+failed."""
 TRANSIENT_CODES = (408, 429, 500, 502, 503, 504)
-"""HTTP answers after which a request is retried."""
+"""HTTP answers after which a request is repeated."""
+PATIENCE_MINUTES = 720.0
+"""As long as jobs on a TPU pod go on without their controller (`tpu-lease` of profiles/tpu)."""
+SAID_SECONDS = 60.0
+"""Waiting for a bucket before it is said; after that it is said each time that the waiting has doubled."""
 
 
 class StorageError(UserError):
@@ -110,12 +120,12 @@ class ObjectInfo:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long requests to a remote store are retried, with exponential backoff."""
+    """How long an operation on a remote store is repeated, with pauses that double."""
 
-    minutes: float = field(default_factory=lambda: positive_number("TRM_STORAGE_MINUTES", 10))
-    """Total time before giving up."""
+    minutes: float = field(default_factory=lambda: positive_number("TRM_STORAGE_MINUTES", PATIENCE_MINUTES))
+    """Total time of one operation before it fails."""
     first: float = 0.5
-    """Seconds before the first retry."""
+    """Longest wait before the first repetition, in seconds."""
     longest: float = 30.0
     """Longest wait between two attempts, in seconds."""
     request_seconds: float = 60.0
@@ -193,12 +203,37 @@ class Store(ABC):
         return Conflict(f"{self.url(name)} was changed by another writer: only one may write it at a time.")
 
 
-def check_name(name: str) -> str:
+def check_name(name: object) -> str:
     """The name itself. Raises StorageError unless it is relative and stays below the store."""
-    parts = PurePosixPath(name).parts
-    if not name or name.startswith("/") or name.endswith("/") or ".." in parts or "\\" in name:
+    if (
+        not isinstance(name, str)
+        or re.search(r"[\\\0\ud800-\udfff]", name)
+        or {"", ".", ".."} & {*name.split("/")}
+    ):
         raise StorageError(f"{name!r} is not an object name: use a relative path such as runs/a/weights.bin.")
     return name
+
+
+def joined(folder: Path, name: object) -> Path:
+    """The file of an object below a folder of this disk. Whoever writes to a bucket chooses names, so no other code
+    joins one to a folder.
+
+    Raises:
+        StorageError: the name is absolute, has a part such as "..", a backslash or a zero byte, or a link leads out of
+            the folder.
+    """
+    path = folder / check_name(name)
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise StorageError(
+            f"{path} is reached by a link that leads out of {folder}: give the link's target itself."
+        )
+    return path
+
+
+class Retry(Protocol):
+    """Makes a request one that is repeated, for as long as an operation's patience lasts or so many seconds."""
+
+    def __call__(self, request: Callable[[], Any], seconds: float = ...) -> Callable[[], Any]: ...
 
 
 class BucketStore(Store):
@@ -219,6 +254,54 @@ class BucketStore(Store):
 
     def _relative(self, key: str) -> str:
         return key.removeprefix(f"{self.prefix}/") if self.prefix else key
+
+    @abstractmethod
+    def _is_transient(self, error: BaseException) -> bool:
+        """Whether to repeat a request after this error."""
+
+    @abstractmethod
+    def _explain(self, error: BaseException, action: str, name: str) -> Exception:
+        """The library's error as a sentence for users; unrelated errors are returned unchanged."""
+
+    def _before_retry(self, error: BaseException) -> None:
+        """Release what a failed request holds."""
+
+    def _patiently(self, action: str, name: str, operation: Callable[[Retry], Result]) -> Result:
+        """The result of `operation(retry)`, whose requests together are repeated for as long as our patience lasts.
+
+        Raises:
+            StorageError: as `_explain` says.
+        """
+        began, said = time.monotonic(), SAID_SECONDS
+        minutes = self.patience.minutes
+
+        def say(error: Exception, waited: float) -> None:
+            nonlocal said
+            if waited >= said:
+                said, what = 2 * waited, f"{action} {self.url(name)} for {waited / 60:.0f} minutes"
+                log.warning("Could not %s (%s): trying for up to %g.", what, str(error)[:200], minutes)
+
+        def retry(request: Callable[[], Any], seconds: float = 60 * minutes) -> Callable[[], Any]:
+            def repeat() -> Any:
+                pause, end = self.patience.first, min(time.monotonic() + seconds, began + 60 * minutes)
+                while True:
+                    try:
+                        return request()
+                    except Exception as error:
+                        now = time.monotonic()
+                        if not self._is_transient(error) or now >= end:
+                            raise
+                        self._before_retry(error)
+                        say(error, now - began)
+                        time.sleep(min(random.uniform(pause / 2, pause), end - now))
+                        pause = min(2 * pause, self.patience.longest)
+
+            return repeat
+
+        try:
+            return operation(retry)
+        except Exception as error:
+            raise self._explain(error, action, name) from error
 
     # errors that all buckets have in common
 

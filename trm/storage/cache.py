@@ -14,6 +14,7 @@ from pathlib import Path
 from trm.errors import UserError
 from trm.io import exclusive, read_json, sha256_file, user_cache, write_json
 from trm.storage import ObjectInfo, ObjectMissing, Store, is_remote, local_path, open_store
+from trm.storage.base import joined
 
 log = logging.getLogger("trm")
 SUMS = ".sha256.json"
@@ -73,7 +74,7 @@ def _download(store: Store, objects: list[ObjectInfo], target: Path) -> None:
     temporary = target.parent / f".{target.name}.part"
     shutil.rmtree(temporary, ignore_errors=True)
     for info in objects:
-        store.get_file(info.name, temporary / info.name)
+        store.get_file(info.name, joined(temporary, info.name))
     if _objects(store) != objects:
         shutil.rmtree(temporary)
         raise UserError(f"The data set at {store.uri} changed during the download: start again.")

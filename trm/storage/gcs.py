@@ -1,8 +1,8 @@
 """A store in a Google Cloud Storage bucket: gs://bucket/prefix.
 
-Built on google-cloud-storage; STORAGE_EMULATOR_HOST points it at an emulator. Requests are retried with exponential
-backoff and jitter, uploads above 8 MB are resumable (a failed chunk is sent again, a lost session is restarted), and
-every transfer is verified by its CRC-32C.
+Built on google-cloud-storage; STORAGE_EMULATOR_HOST points it at an emulator. Every call of the library gets our retry,
+since its own ends after 120 s. Uploads above 8 MB are resumable (a failed chunk is sent again, a lost session is
+restarted), and every transfer is verified by its CRC-32C.
 """
 
 import base64
@@ -11,14 +11,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 import google_crc32c
 import requests
 import urllib3
 from google.api_core import exceptions as api
-from google.api_core.retry import Retry
 from google.auth import exceptions as auth
 from google.cloud import storage  # type: ignore[attr-defined, unused-ignore]
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
@@ -33,23 +32,25 @@ from trm.storage.base import (
     ObjectInfo,
     ObjectMissing,
     Patience,
+    Retry,
     StorageError,
 )
 
 # Otherwise a thread of the client requests the bucket's metadata to label traces; jobs may lack that permission.
 os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 
-Result = TypeVar("Result")
 FIELDS = "items(name,size,generation,updated,crc32c),nextPageToken"
 CHUNK = 32 << 20
 """Bytes of one request of a resumable upload, a multiple of 256 KiB."""
+SESSION_SECONDS = 600.0
+"""Without an answer, after which an upload starts anew: its session may be what is lost."""
 LOST_SESSION_CODES = (400, 404, 410)
 """Answers for an expired resumable session: 410 is documented, 404 and 400 occur too."""
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether to retry after the error (https://cloud.google.com/storage/docs/retry-strategy)."""
-    if isinstance(error, auth.TransportError):
+    """Whether to repeat a request after the error (https://cloud.google.com/storage/docs/retry-strategy)."""
+    if isinstance(error, (auth.TransportError, api.RetryError)):  # the library's own patience has ended
         return True
     if isinstance(error, auth.RefreshError):
         return bool(getattr(error, "retryable", False))
@@ -90,33 +91,25 @@ class GcsStore(BucketStore):
 
     def stat(self, name: str) -> ObjectInfo | None:
         key = self._key(name)
-        blob = self._call(
-            "look up", name, lambda retry: self._bucket().get_blob(key, retry=retry, timeout=self._timeout)
-        )
+        bucket = self._bucket()
+        blob = self._patiently("look up", name, lambda retry: bucket.get_blob(key, **self._words(retry)))
         return None if blob is None else self._info(blob)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        blobs = iter(
-            self._client().list_blobs(
-                self.bucket,
-                prefix=self._full(prefix),
-                fields=FIELDS,
-                retry=self._retry(),
-                timeout=self._timeout,
-            )
-        )
-        while (blob := self._call("list", prefix, lambda retry: next(blobs, None))) is not None:
-            yield self._info(blob)
+        def patiently(request: Callable[[], Any]) -> Callable[[], Any]:  # each page has our patience
+            return lambda: self._patiently("list", prefix, lambda retry: retry(request)())
+
+        words = {**self._words(patiently), "prefix": self._full(prefix), "fields": FIELDS}
+        yield from map(self._info, self._client().list_blobs(self.bucket, **words))
 
     def delete(self, name: str, *, generation: str | None = None) -> None:
         blob = self._bucket().blob(self._key(name))
+        condition = _number(generation)
         try:
-            self._call(
+            self._patiently(
                 "delete",
                 name,
-                lambda retry: blob.delete(
-                    if_generation_match=_number(generation), retry=retry, timeout=self._timeout
-                ),
+                lambda retry: blob.delete(if_generation_match=condition, **self._words(retry)),
             )
         except ObjectMissing:
             return  # perhaps deleted by an attempt whose response was lost
@@ -133,54 +126,57 @@ class GcsStore(BucketStore):
         self, name: str, content: Callable[[], BinaryIO], size: int, generation: str | None
     ) -> ObjectInfo:
         nonce = uuid4().hex
-        for attempt in range(1, ATTEMPTS + 1):
+
+        def upload(retry: Retry) -> ObjectInfo:
             blob = self._bucket().blob(self._key(name), chunk_size=CHUNK)
             blob.metadata = {"writer": nonce}
+            condition = {"if_generation_match": _number(generation), "checksum": "crc32c"}
+            words = self._words(lambda request: retry(request, seconds))
             try:
                 with content() as stream:
-                    blob.upload_from_file(
-                        stream,
-                        size=size,
-                        if_generation_match=_number(generation),
-                        checksum="crc32c",
-                        timeout=self._timeout,
-                        retry=self._retry(1 / ATTEMPTS),  # leaves time to restart a lost session
-                    )
-            except api.PreconditionFailed as error:
+                    blob.upload_from_file(stream, size=size, **condition, **words)
+            except api.PreconditionFailed:
                 # An attempt whose response was lost may have succeeded: then the object has our nonce.
-                if self._has_nonce(blob, nonce):
-                    return self._info(blob)
-                raise self._explain(error, "write", name) from error
-            except Exception as error:
-                lost = isinstance(error, api.GoogleAPICallError) and error.code in LOST_SESSION_CODES
-                again = isinstance(error, (DataCorruption, api.RetryError)) or is_transient(error)
-                again = again or (lost and not self._bucket_missing(error))
-                if not again or attempt == ATTEMPTS:
-                    raise self._explain(error, "write", name) from error
-                self._before_retry(error)
-                continue
+                if not self._has_nonce(blob, nonce):
+                    raise
             return self._info(blob)
-        raise AssertionError("unreachable: the loop returns or raises")
+
+        def restarted(retry: Retry) -> ObjectInfo:
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    info: ObjectInfo = retry(lambda: upload(retry))()
+                    return info
+                except Exception as error:
+                    lost = isinstance(error, api.GoogleAPICallError) and error.code in LOST_SESSION_CODES
+                    again = isinstance(error, DataCorruption) or (lost and not self._bucket_missing(error))
+                    if not again or attempt == ATTEMPTS:
+                        raise
+                    self._before_retry(error)
+            raise AssertionError("unreachable: the loop returns or raises")
+
+        seconds = min(SESSION_SECONDS, 60 * self.patience.minutes / ATTEMPTS)
+        return self._patiently("write", name, restarted)
 
     def _read(self, name: str, out: BinaryIO) -> None:
-        for attempt in range(1, ATTEMPTS + 1):
-            out.seek(0)
-            out.truncate()
-            blob = self._bucket().blob(self._key(name))
-            try:
-                blob.download_to_file(
-                    out, checksum="crc32c", timeout=self._timeout, retry=self._retry(), raw_download=True
-                )
-                return
-            except Exception as error:
-                if not isinstance(error, DataCorruption) or attempt == ATTEMPTS:
-                    raise self._explain(error, "read", name) from error
-                self._before_retry(error)
+        def download(retry: Retry) -> None:
+            for attempt in range(1, ATTEMPTS + 1):
+                out.seek(0)
+                out.truncate()
+                blob = self._bucket().blob(self._key(name))
+                try:
+                    blob.download_to_file(out, checksum="crc32c", raw_download=True, **self._words(retry))
+                    return
+                except DataCorruption as error:
+                    if attempt == ATTEMPTS:
+                        raise
+                    self._before_retry(error)
 
-    @property
-    def _timeout(self) -> tuple[float, float]:
-        """Seconds to connect, and of silence."""
-        return (min(10.0, self.patience.request_seconds), self.patience.request_seconds)
+        self._patiently("read", name, download)
+
+    def _words(self, retry: Callable[..., Any] | None) -> dict[str, Any]:
+        """What every call of the library gets: our retry, and seconds to connect and of silence."""
+        seconds = self.patience.request_seconds
+        return {"retry": retry, "timeout": (min(10.0, seconds), seconds)}
 
     def _client(self) -> storage.Client:
         if not hasattr(self._threads, "client"):
@@ -199,16 +195,8 @@ class GcsStore(BucketStore):
         generation = str(blob.generation or ABSENT)
         return ObjectInfo(self._relative(blob.name), int(blob.size or 0), generation, updated, blob.crc32c)
 
-    def _retry(self, share: float = 1.0) -> Retry:
-        """Retries for a share of our patience."""
-        return Retry(
-            predicate=is_transient,
-            initial=self.patience.first,
-            maximum=self.patience.longest,
-            multiplier=2.0,
-            timeout=self.patience.minutes * 60 * share,
-            on_error=self._before_retry,
-        )
+    def _is_transient(self, error: BaseException) -> bool:
+        return is_transient(error)
 
     def _before_retry(self, error: BaseException) -> None:
         response = getattr(error, "response", None)
@@ -217,30 +205,25 @@ class GcsStore(BucketStore):
 
     def _has_nonce(self, blob: storage.Blob, nonce: str) -> bool:
         try:
-            self._call("look up", blob.name, lambda retry: blob.reload(retry=retry, timeout=self._timeout))
+            self._patiently("look up", blob.name, lambda retry: blob.reload(**self._words(retry)))
         except ObjectMissing:
             return False
         return (blob.metadata or {}).get("writer") == nonce
-
-    def _call(self, action: str, name: str, function: Callable[[Retry], Result]) -> Result:
-        try:
-            return function(self._retry())
-        except Exception as error:
-            raise self._explain(error, action, name) from error
 
     def _bucket_missing(self, error: BaseException) -> bool:
         """Whether a 404 means that the bucket is missing; it looks like an object's 404."""
         if not isinstance(error, api.NotFound):
             return False
         try:
-            next(iter(self._client().list_blobs(self.bucket, max_results=1, retry=self._retry())), None)
+            next(iter(self._client().list_blobs(self.bucket, max_results=1, **self._words(None))), None)
         except Exception as other:
             return isinstance(other, api.NotFound)
         return False
 
     def _explain(self, error: BaseException, action: str, name: str) -> Exception:
-        """The library's error as a sentence for users; unrelated errors are returned unchanged."""
         where = self.url(name)
+        if isinstance(error, StorageError):
+            return error
         cause = error.cause if isinstance(error, api.RetryError) and error.cause else error
         reason = " ".join(str(getattr(cause, "message", "") or cause).split())[:200]
         if isinstance(cause, auth.DefaultCredentialsError):

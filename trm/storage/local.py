@@ -10,7 +10,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from trm.io import exclusive, files_below, sync_folder
-from trm.storage.base import ABSENT, ObjectInfo, ObjectMissing, StorageError, Store, check_name
+from trm.storage.base import ABSENT, ObjectInfo, ObjectMissing, StorageError, Store, joined
 
 PRIVATE = ".store"
 """Folder of unfinished files and the lock, never listed."""
@@ -80,7 +80,7 @@ class LocalStore(Store):
             raise self._failed("read", name, error) from error
 
     def _path(self, name: str) -> Path:
-        return self.root / check_name(name)
+        return joined(self.root, name)
 
     def _check_generation(self, name: str, wanted: str | None) -> str:
         """The object's generation. Raises Conflict unless it is the wanted one."""

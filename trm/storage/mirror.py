@@ -19,7 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from trm.io import files_below, sha256_file
-from trm.storage.base import ABSENT, Conflict, Damaged, ObjectMissing, Store
+from trm.storage.base import ABSENT, Conflict, Damaged, ObjectMissing, Store, joined
 from trm.storage.lease import Lease
 
 log = logging.getLogger("trm")
@@ -66,7 +66,7 @@ class Mirror:
     def fetch_extras(self, folder: Path) -> None:
         """Download the extra files that are missing in `folder`."""
         for info in self.store.list(_EXTRA):
-            path = folder / info.name.removeprefix(_EXTRA)
+            path = joined(folder, info.name.removeprefix(_EXTRA))
             if not path.exists():
                 self.store.get_file(info.name, path)
 
@@ -122,8 +122,9 @@ class Mirror:
         Raises:
             ObjectMissing: a file is missing.
             Damaged: a file does not match its checksum.
+            StorageError: a file's name leads out of the folder.
         """
-        target = folder / snapshot.name
+        target = joined(folder, snapshot.name)
         temporary = folder / f".restore-{snapshot.name}-{uuid4().hex[:8]}"
         try:
             for part in sorted(range(snapshot.parts) if parts is None else parts):
@@ -197,7 +198,7 @@ class Mirror:
             self.store.delete(name)
 
     def _fetch_file(self, origin: str, entry: dict[str, Any], folder: Path) -> None:
-        path = folder / entry["name"]
+        path = joined(folder, entry["name"])
         self.store.get_file(f"{origin}/{entry['name']}", path)
         size = path.stat().st_size
         if size != entry["bytes"]:

@@ -1,8 +1,9 @@
 """A store in an S3 bucket, of Amazon or of any compatible server: s3://bucket/prefix.
 
-Built on boto3, which reads credentials, region and AWS_ENDPOINT_URL_S3 (another server) from the environment, retries
-requests with exponential backoff and verifies checksums. Conditional writes need a server that has them (AWS since
-2024, https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-requests.html); preflight tests it.
+Built on boto3, which reads credentials, region and AWS_ENDPOINT_URL_S3 (another server) from the environment and
+verifies checksums. Its own retries are off: they end after about 100 failures, whatever the time. Conditional writes
+need a server that has them (AWS since 2024,
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-requests.html); preflight tests it.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
@@ -31,19 +33,17 @@ from trm.storage.base import (
     ObjectInfo,
     ObjectMissing,
     Patience,
+    StorageError,
 )
 
 CHUNK = 32 << 20
 """Bytes of one part of an upload in several parts."""
-MEAN_WAIT_SECONDS = 10.0
-"""Between two attempts of botocore: uniform below its limit of 20 s."""
-MISSING, CONFLICT = ("404", "NoSuchKey"), ("409", "412", "ConditionalRequestConflict", "PreconditionFailed")
-BROKEN = (
-    aws.HTTPClientError,
-    aws.IncompleteReadError,
-    aws.FlexibleChecksumError,
-    urllib3.exceptions.HTTPError,
-)
+MISSING, CONFLICT = ("404", "NoSuchKey"), ("409", "412", "PreconditionFailed")
+BROKEN = (aws.HTTPClientError, aws.IncompleteReadError, urllib3.exceptions.HTTPError)
+"""The connection is refused, silent or lost."""
+BUSY = ("RequestTimeout", "ConditionalRequestConflict")
+"""Errors after which a request is repeated, besides those of TRANSIENT_CODES: the server lost patience with our upload,
+or "another request on this object is in progress", after which https://docs.aws.amazon.com says try again."""
 
 
 class S3Store(BucketStore):
@@ -51,11 +51,11 @@ class S3Store(BucketStore):
 
     def __init__(self, uri: str, patience: Patience | None = None) -> None:
         super().__init__(uri, patience)
-        seconds, minutes = self.patience.request_seconds, self.patience.minutes
+        seconds = self.patience.request_seconds
         self._config = Config(
             connect_timeout=min(10.0, seconds),
             read_timeout=seconds,
-            retries={"mode": "standard", "total_max_attempts": 3 + round(60 * minutes / MEAN_WAIT_SECONDS)},
+            retries={"mode": "standard", "total_max_attempts": 1},
         )
         self._opened: Any = None
         self._lock = threading.Lock()
@@ -104,8 +104,12 @@ class S3Store(BucketStore):
         if generation is None:  # perhaps large, so in parts
             # its threads would not start at the end of a program, where the last upload is awaited
             transfer = TransferConfig(multipart_threshold=CHUNK, multipart_chunksize=CHUNK, use_threads=False)
-            with content() as stream:
-                self._call("write", name, "upload_fileobj", Fileobj=stream, Key=key, Config=transfer)
+
+            def upload() -> None:
+                with content() as stream:
+                    self._client().upload_fileobj(stream, self.bucket, key, Config=transfer)
+
+            self._patiently("write", name, lambda retry: retry(upload)())
             info = self.stat(name)
             if info is None:
                 raise Conflict(f"{self.url(name)} was deleted while it was written: only one may write it.")
@@ -127,17 +131,20 @@ class S3Store(BucketStore):
         return ObjectInfo(name, size, done["ETag"], updated, done["ETag"])
 
     def _read(self, name: str, out: BinaryIO) -> None:
-        for attempt in range(1, ATTEMPTS + 1):
-            out.seek(0)
-            out.truncate()
-            try:
-                with self._call("read", name, "get_object", Key=self._key(name))["Body"] as body:
-                    while piece := body.read(1 << 20):
-                        out.write(piece)
-                return
-            except BROKEN as error:
-                if attempt == ATTEMPTS:
-                    raise self._explain(error, "read", name) from error
+        def download() -> None:
+            for attempt in range(1, ATTEMPTS + 1):
+                out.seek(0)
+                out.truncate()
+                try:
+                    with self._client().get_object(Bucket=self.bucket, Key=self._key(name))["Body"] as body:
+                        while piece := body.read(1 << 20):
+                            out.write(piece)
+                    return
+                except aws.FlexibleChecksumError:
+                    if attempt == ATTEMPTS:
+                        raise
+
+        self._patiently("read", name, lambda retry: retry(download)())
 
     def _client(self) -> Any:
         with self._lock:  # a client may be shared by threads, but not created by several at once
@@ -147,14 +154,13 @@ class S3Store(BucketStore):
         return self._opened
 
     def _call(self, action: str, name: str, method: str, **more: Any) -> Any:
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return getattr(self._client(), method)(Bucket=self.bucket, **more)
-            except (aws.BotoCoreError, aws.ClientError, boto3.exceptions.Boto3Error) as error:
-                # "another request on this object is in progress": https://docs.aws.amazon.com says try again
-                if _code(error) != "ConditionalRequestConflict" or attempt == ATTEMPTS:
-                    raise self._explain(error, action, name) from error
-        raise AssertionError("unreachable: the loop returns or raises")
+        request = partial(getattr(self._client(), method), Bucket=self.bucket, **more)
+        return self._patiently(action, name, lambda retry: retry(request)())
+
+    def _is_transient(self, error: BaseException) -> bool:
+        if isinstance(error, aws.FlexibleChecksumError):
+            return False
+        return isinstance(error, BROKEN) or _status(error) in TRANSIENT_CODES or _code(error) in BUSY
 
     def _bucket_missing(self) -> bool:
         """Whether a 404 means that the bucket is missing; without a body it looks like an object's."""
@@ -166,8 +172,7 @@ class S3Store(BucketStore):
             pass
         return False
 
-    def _explain(self, error: Exception, action: str, name: str) -> Exception:
-        """The library's error as a sentence for users."""
+    def _explain(self, error: BaseException, action: str, name: str) -> Exception:
         where, code = self.url(name), _code(error)
         reason = " ".join(str(error).split())[:200]
         if isinstance(error, aws.NoCredentialsError | aws.PartialCredentialsError | aws.NoRegionError):
@@ -195,9 +200,11 @@ class S3Store(BucketStore):
             return self._missing(name)
         if isinstance(error, aws.FlexibleChecksumError):
             return self._damaged(name)
-        if isinstance(error, BROKEN) or _status(error) in TRANSIENT_CODES:
+        if self._is_transient(error):
             return self._unreachable(action, name, reason)
-        return self._failed(action, name, reason)
+        if isinstance(error, aws.BotoCoreError | aws.ClientError | boto3.exceptions.Boto3Error):
+            return self._failed(action, name, reason)
+        return error if isinstance(error, Exception) else StorageError(str(error))
 
 
 def _code(error: BaseException) -> str:

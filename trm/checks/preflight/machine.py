@@ -116,9 +116,9 @@ def bucket(site: Site) -> str:
     """The bucket's objects can be written, claimed, overwritten as a run's lease is, read and deleted."""
     if site.bucket is None:
         return "not used"
-    from trm.storage import ABSENT, Conflict, Patience, open_store
+    from trm.storage import ABSENT, Conflict, open_store
 
-    store = open_store(site.bucket, Patience(minutes=1.0))
+    store = open_store(site.bucket)
     name, content = f".preflight/{uuid4().hex}", uuid4().bytes
     before = site.clock()
     info = store.put_bytes(name, content, generation=ABSENT)

@@ -7,6 +7,7 @@ built twice. The request is {"name", "lock", "python"}; frames report the progre
 """
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +21,16 @@ from .tasks import TASK_NAME, root
 UV = "0.13.9"
 SHOWN = ("Downloading ", "Installed ", "Prepared ", "Using ", "Building ")
 TAIL_LINES = 12
+FACTS = (
+    "import json, sys, sysconfig; named = sysconfig.get_config_var; print(json.dumps({"
+    "'lib': [sys.base_prefix + '/lib', named('LIBDIR')], 'name': 'libpython%d.%d.so.1.0' % sys.version_info[:2], "
+    "'packages': sysconfig.get_path('purelib')}))"
+)
+"""Program that prints where an interpreter keeps its library and its packages."""
+CHECK = (
+    "import torch_xla; from torch_xla._internal.tpu import num_available_chips; "
+    "print('torch_xla', torch_xla.__version__, 'loads and sees', num_available_chips(), 'TPU chips')"
+)
 Say = Callable[[str], None]
 
 
@@ -56,6 +67,25 @@ def build(folder: Path, lock: str, python: str, say: Say) -> None:
     install = [str(uv), "pip", "install", "--no-cache", "--no-progress"]
     where = ["--python", str(folder / "bin" / "python"), "--requirements", str(requirements)]
     _run([*install, *where], say)
+    finish_torch_xla(folder / "bin" / "python", say)
+
+
+def finish_torch_xla(python: Path, say: Say) -> None:
+    """Make torch_xla loadable, import it and count the host's chips, without opening them. RuntimeError: it does not
+    load. Does nothing in an environment without torch_xla.
+
+    Its extension needs the shared libpython. uv's interpreters contain libpython and find the shared one by their
+    RPATH, which the loader ignores for a library with a RUNPATH, such as this extension: `$ORIGIN/torch_xla/lib`.
+    """
+    facts = json.loads(_run([str(python), "-c", FACTS], say)[-1])
+    package = Path(facts["packages"], "torch_xla")
+    if not package.exists():
+        return
+    kept = (Path(folder, facts["name"]) for folder in facts["lib"] if folder)
+    if library := next((path for path in kept if path.exists()), None):
+        (package / "lib").mkdir(exist_ok=True)
+        (package / "lib" / facts["name"]).symlink_to(library)
+    say(_run([str(python), "-c", CHECK], say)[-1])
 
 
 def install_uv(say: Say) -> Path:
@@ -76,7 +106,8 @@ def install_uv(say: Say) -> Path:
     return folder / "bin" / "uv"
 
 
-def _run(argv: list[str], say: Say) -> None:
+def _run(argv: list[str], say: Say) -> list[str]:
+    """Run a command and return the last lines that it printed. RuntimeError: it failed."""
     # torch's builds for CUDA bring gigabytes that a TPU host never uses.
     settings = {"UV_PYTHON_INSTALL_DIR": str(root() / "pythons"), "NO_COLOR": "1", "UV_TORCH_BACKEND": "cpu"}
     environment, nothing, pipe = {**os.environ, **settings}, subprocess.DEVNULL, subprocess.PIPE
@@ -93,6 +124,7 @@ def _run(argv: list[str], say: Say) -> None:
     if process.wait():
         text = "\n".join(tail)
         raise RuntimeError(f"`{' '.join(argv[:4])} ...` ended with exit code {process.returncode}:\n{text}")
+    return tail
 
 
 if __name__ == "__main__":
