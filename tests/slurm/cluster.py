@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
@@ -101,9 +102,9 @@ def free_ports(count: int) -> list[int]:
 
 
 class Cluster:
-    """Two nodes of 8 CPUs, 64 GB and 4 (fake) GPUs each; partitions `gpu` and the hidden `urgent`, which preempts `gpu`.
+    """Two nodes of 8 CPUs, 64 GB and 4 (fake) GPUs each; partition `gpu`, and the hidden `urgent`, which preempts it.
 
-    `start_other` adds a cluster `other` of one node. slurmdbd and MariaDB keep records. `folder`: an empty one.
+    `start_other` starts a cluster of one node. slurmdbd and MariaDB keep records. `folder`: an empty one.
     """
 
     def __init__(self, folder: Path):
@@ -156,12 +157,15 @@ class Cluster:
             self.start_node(node)
         self.wait(lambda: self.state() == "idle", "the nodes did not come up")
 
-    def start_other(self) -> None:
-        """Start the other cluster, once."""
+    def start_other(self) -> Cluster:
+        """Start the cluster `other`, once, and return it. This one's `SLURM_CONF` serves both."""
         if "other" not in self._processes:
             self._start("slurmctld", "-D", "-f", str(self.other), key="other")
             self.start_node("n2", self.other)
-        self.wait(lambda: self.state("other") == "idle", "the other cluster did not come up")
+        found = copy(self)
+        found.environment = self.environment | {"SLURM_CLUSTERS": "other"}
+        self.wait(lambda: found.state() == "idle", "the other cluster did not come up")
+        return found
 
     def start_node(self, node: str, configuration: Path | None = None) -> None:
         """Start a node's slurmd, with the node's name as the host's."""
@@ -277,9 +281,8 @@ class Cluster:
 
     def end_jobs(self) -> None:
         """End all jobs. Running ones are killed: a cancelled one has some seconds."""
-        for on in ((), ("--clusters=other",)) if "other" in self._processes else ((),):
-            self.run("scancel", "--me", "--state=PENDING", *on, check=False)
-            self.run("scancel", "--me", "--signal=KILL", "--full", "--state=RUNNING", *on, check=False)
+        self.run("scancel", "--me", "--state=PENDING", check=False)
+        self.run("scancel", "--me", "--signal=KILL", "--full", "--state=RUNNING", check=False)
 
     def stop(self) -> None:
         """Stop all jobs and daemons."""
@@ -320,10 +323,9 @@ class Cluster:
             self.run("scontrol", "update", "nodename=n[0-1]", "state=resume", check=False)
         self.wait(lambda: self.state() == "idle", "the nodes are not idle")
 
-    def state(self, cluster: str = "test") -> str:
-        """The states of a cluster's nodes, such as `idle` if all are."""
-        on = () if cluster == "test" else (f"--clusters={cluster}",)
-        return self.run("sinfo", "-h", "-p", "gpu", "-o", "%T", *on, check=False).rpartition("\n")[2]
+    def state(self) -> str:
+        """The states of the nodes, such as `idle` if all are."""
+        return self.run("sinfo", "-h", "-p", "gpu", "-o", "%T", check=False).rpartition("\n")[2]
 
     def show(self, job: str) -> dict[str, str]:
         """The properties of a job, from scontrol."""

@@ -51,6 +51,21 @@ def test_options_of_the_user_hide_no_jobs(script, monkeypatch):
     assert not any(name in seen for name in ("SQUEUE_", "SACCT_"))
 
 
+def test_a_controller_in_a_job_forgets_that_job_only(executor, monkeypatch):
+    """`SLURM_CLUSTERS` is the user's: without it, jobs would go elsewhere."""
+    for name in ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_MPI_TYPE", "SLURM_CPUS_PER_TASK"):
+        monkeypatch.setenv(name, "theirs")
+    monkeypatch.setattr(commands, "ask", lambda *_: (True, ""))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    Executor(None, None)
+    assert os.environ["SLURM_CPUS_PER_TASK"] == "theirs"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    Executor(None, None)
+    assert sorted(name for name in os.environ if name.startswith("SLURM_")) == [
+        *("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_MPI_TYPE"),
+    ]
+
+
 def test_a_cancelled_job_stays_cancelled(answers, tmp_path):
     answers("squeue", "COMPLETING")
     answers("scontrol", "")
@@ -112,7 +127,9 @@ def test_a_limit_that_is_too_short_for_the_start_is_said(monkeypatch, capsys, tm
     finally:
         signal.signal(signal.SIGTERM, previous)
     assert ended.value.code == 143
-    sentence = "no step was finished in a job of 1 minutes: give jobs more time (max_runtime)"
+    sentence = (
+        "if it warned of the time limit: no step was finished in a job of 1 minutes: give jobs more time"
+    )
     assert sentence in capsys.readouterr().out
 
 
@@ -302,8 +319,8 @@ def test_limits_outages_and_maintenance_use_up_no_retry(executor, script, reason
 
 def test_a_refusal_is_one_line_in_slurms_words_and_final(executor, script):
     script("squeue", "")
-    script("sbatch", "for line in 'Old project' 'Batch job submission failed: Invalid account'; do echo \"sbatch: error: "
-           "$line\" >&2; done; exit 1")  # fmt: skip
+    lines = ("Old project", "Batch job submission failed: Invalid account")
+    script("sbatch", "".join(f"echo 'sbatch: error: {line}' >&2\n" for line in lines) + "exit 1")
     job = Job()
     executor.run_job(job)
     assert executor.failed == [("a", "Slurm refuses the job: Old project; Invalid account. ")]

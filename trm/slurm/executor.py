@@ -73,6 +73,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self._away: dict[str, float] = {}
         self._told: set[str] = set()
         self._denied: set[str] = set()
+        if "SLURM_JOB_ID" in os.environ:
+            commands.forget_job()
         answers, text = commands.ask("squeue", "--me", "--noheader")
         if not answers:  # ApiError: printed without a place in the code
             raise ApiError(
@@ -83,7 +85,6 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         plugin.get_max_array_size = lambda: (
             1000
         )  # it starts nowhere without arrays, though none are asked for
-        plugin.delete_slurm_environment = commands.forget_job
         super().__init__(workflow, logger)
         self._fallback_partition = ""  # sbatch knows its default; the plugin would ask
 
@@ -289,7 +290,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                     self.logger.warning(
                         f"Slurm job {job.number} is of an unknown run of this study: cancelled"
                     )
-                    commands.cancel(job)
+                    commands.cancel_all(cluster, [job.number])
         return found
 
     def _own(self, cluster: str, rows: Iterable[Row]) -> dict[SlurmJob, Row]:
