@@ -566,7 +566,7 @@ def test_the_patches_for_the_plugin_mend_its_faults(tmp_path):
         return len(done.stdout.splitlines())
 
     patches = sorted(upstream.glob("slurm-*.patch"))
-    assert faults("") == len(patches) == 7
+    assert faults("") == len(patches) == 9
     for source in map(Path, (module.plugin.__file__, jobstep.__file__)):
         shutil.copytree(source.parent, tmp_path / source.parent.name)
     for path in patches:
