@@ -140,6 +140,7 @@ class Cluster:
         own = {"cluster": cluster, "state": state, "controller_port": port, "records_port": self._port}
         text = CONFIGURATION.format(**self._names, **own, nodes="\n".join(lines), names=",".join(nodes))
         (state / "slurm.conf").write_text(text)
+        (state / "cgroup.conf").write_text("CgroupPlugin=disabled\n")  # slurmd 24.11 would look for them
         files = ",".join(f"/dev/{device}" for device in DEVICES)
         gpus = [f"NodeName={node} Name=gpu Type={NODES[node]} File={files}\n" for node in nodes]
         (state / "gres.conf").write_text("".join(gpus))
