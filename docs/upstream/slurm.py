@@ -15,6 +15,7 @@ from typing import Any
 import snakemake_executor_plugin_slurm as plugin
 import snakemake_executor_plugin_slurm_jobstep as jobstep
 from snakemake_executor_plugin_slurm import job_status_query as query
+from snakemake_interface_common.exceptions import WorkflowError
 from throttler import Throttler
 
 QUIET = logging.getLogger("quiet")
@@ -34,7 +35,11 @@ class Executor(plugin.Executor):
 
     def __init__(self) -> None:
         settings = {"init_seconds_before_status_checks": 0, "status_attempts": 1, "status_command": "squeue"}
+        settings |= {"array_limit": 1000, "delete_logfiles_older_than": 0, "keep_successful_logs": True}
         settings |= dict.fromkeys(("requeue", "no_requeue", "qos", "reservation", "pass_command_as_script"))
+        settings |= dict.fromkeys(
+            ("exclude_failed_nodes", "jobname_prefix", "array_jobs", "logdir", "partition_config")
+        )
         self.workflow = SimpleNamespace(
             executor_settings=SimpleNamespace(**settings),
             dag=SimpleNamespace(ready_jobs=[Job() for _ in range(3)]),
@@ -135,6 +140,17 @@ def faults() -> Iterator[str]:
         yield "a job beyond the limit of submitted jobs fails"
     if not step_knows_slurm():
         yield "srun is not told SLURM_CONF"
+    command("scontrol", "echo MaxArraySize = 1")
+    try:
+        Executor().__post_init__()
+    except WorkflowError:
+        yield "nothing starts where arrays are switched off"
+    path, os.environ["PATH"] = os.environ["PATH"], os.getcwd()
+    try:
+        query.is_query_tool_available("sacct")
+    except FileNotFoundError:
+        yield "the plugin cannot be imported where `which` is not installed"
+    os.environ["PATH"] = path
 
 
 def step_knows_slurm() -> bool:

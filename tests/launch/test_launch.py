@@ -14,6 +14,7 @@ from tests.pipeline.conftest import STUDY, Project, job_stats, new_project
 from tests.shell import ROOT, start
 from trm.cli import main
 from trm.errors import UserError
+from trm.launch.lock import wait_and_join
 from trm.launch.snakemake import with_config
 from trm.pipeline.catalogue import RUN_FILES
 from trm.pipeline.project import open_project
@@ -53,6 +54,43 @@ def test_locks_of_another_machine_stay_until_they_are_removed(fresh):
     assert any(locks.iterdir())
     fresh.snakemake("--unlock")
     assert fresh.run("--until", "source").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "own", "stay"),
+    [
+        ("echo '|TIMEOUT'", "99", False),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", "99", False),
+        ("echo '|RUNNING'", "99", True),
+        ("echo '|COMPLETING'", "99", True),
+        ("exit 1", "99", True),
+        ("echo '|RUNNING'", "12", False),  # which Slurm has started again on another node
+    ],
+)
+def test_locks_of_a_controller_that_was_a_slurm_job_stay_until_the_job_has_ended(
+    tmp_path, monkeypatch, answer, own, stay
+):
+    squeue, path = tmp_path / "squeue", tmp_path / ".snakemake/trm-run.lock"
+    squeue.write_text(f"#!/bin/sh\n[ $6$7 = --jobs=12--clusters=alpha ] || exit 1\n{answer}\n")
+    squeue.chmod(0o755)
+    for name, value in (("PATH", f"{tmp_path}:{os.environ['PATH']}"), ("SLURM_JOB_ID", own)):
+        monkeypatch.setenv(name, value)
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho 'ClusterName             = beta'\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    lock(Project(tmp_path))
+    path.write_text("4711 n0 12 alpha")
+    if stay:
+        with pytest.raises(
+            UserError, match=r"process 4711 on n0 \(Slurm job 12\) may still run in this folder"
+        ):
+            wait_and_join()
+    else:
+        monkeypatch.setenv("SLURMD_NODENAME", "n1")
+        monkeypatch.setenv("SLURM_CLUSTER_NAME", "beta")
+        wait_and_join().close()
+        assert path.read_text().split()[2:] == [own, "beta"]
+    assert (tmp_path / ".snakemake/locks").exists() is stay
 
 
 def test_a_second_run_waits_for_a_living_one(fresh):

@@ -1,4 +1,4 @@
-"""A Slurm cluster of two nodes for tests: real munged, slurmctld and slurmd, without root, in one folder."""
+"""A Slurm cluster of two nodes, and another one of one, for tests: real daemons, without root, in one folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
@@ -17,10 +18,13 @@ PROGRAMS = (
     *("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "srun", "squeue", "sinfo", "scancel"),
     *("slurmdbd", "sacctmgr", "sacct", "mariadbd", "mariadb-install-db", "mariadb"),
 )
-NODES = ("n0", "n1")
+NODES = {"n0": "a100", "n1": "h100", "n2": "h100"}
+"""Each node, whose host name it is, and the model of its GPUs; the last one is the other cluster's."""
+DEVICES = ("null", "zero", "full", "random")
+"""Stand-ins for GPUs: one device file each."""
 
 CONFIGURATION = """\
-ClusterName=test
+ClusterName={cluster}
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser={user}
 SlurmdUser={user}
@@ -28,12 +32,12 @@ SlurmctldPort={controller_port}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge/socket,cred_expire=5
 CredType=cred/munge
-SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldPidFile={state}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
-SlurmctldLogFile={folder}/slurmctld.log
+SlurmctldLogFile={folder}/slurmctld-{cluster}.log
 SlurmdLogFile={folder}/slurmd-%n.log
 SlurmctldParameters=enable_configless
-StateSaveLocation={folder}/state
+StateSaveLocation={state}
 SlurmdSpoolDir={folder}/spool/%n
 MpiDefault=none
 ProctrackType=proctrack/pgid
@@ -54,10 +58,9 @@ JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
 NodeName=DEFAULT CPUs=8 RealMemory=64000 State=UNKNOWN
-NodeName=n0 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[0]} Gres=gpu:a100:2
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} Gres=gpu:h100:2 Feature=ib
-PartitionName=gpu Nodes=n0,n1 Default=YES MaxTime=4:00:00 State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
-PartitionName=urgent Nodes=n0,n1 MaxTime=4:00:00 State=UP PriorityTier=2 PreemptMode=OFF
+{nodes}
+PartitionName=gpu Nodes={names} Default=YES MaxTime=4:00:00 State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
+PartitionName=urgent Nodes={names} MaxTime=4:00:00 State=UP PriorityTier=2 PreemptMode=OFF Hidden=YES
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={records_port}
@@ -99,16 +102,16 @@ def free_ports(count: int) -> list[int]:
 
 
 class Cluster:
-    """Two nodes of 8 CPUs, 64 GB and 2 (fake) GPUs each; partitions `gpu` and `urgent`, which preempts `gpu`.
+    """Two nodes of 8 CPUs, 64 GB and 4 (fake) GPUs each; partition `gpu`, and the hidden `urgent`, which preempts it.
 
-    slurmdbd and MariaDB keep records. `folder`: an empty one.
+    `start_other` starts a cluster of one node. slurmdbd and MariaDB keep records. `folder`: an empty one.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
         self._host = socket.gethostname().partition(".")[0]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        for name in ("munge", "state", "spool/n0", "spool/n1"):
+        for name in ("munge", "test", "other", *(f"spool/{node}" for node in NODES)):
             (folder / name).mkdir(parents=True)
         (folder / "munge").chmod(0o700)
         key = folder / "munge/key"
@@ -116,17 +119,32 @@ class Cluster:
         key.chmod(0o600)
         self.user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
         self._names = {"folder": folder, "host": self._host, "user": self.user}
-        controller_port, self._port, self._database_port, *ports = free_ports(5)
-        self.configuration = folder / "slurm.conf"
-        numbers = {"controller_port": controller_port, "records_port": self._port, "ports": ports}
-        self.configuration.write_text(CONFIGURATION.format(**self._names, **numbers))
-        gpus = "NodeName=n{} Name=gpu Type={} File=/dev/null,/dev/zero\n"
-        (folder / "gres.conf").write_text(gpus.format(0, "a100") + gpus.format(1, "h100"))
+        self._port, self._database_port = free_ports(2)
+        self.configuration = self._configuration("test", [*NODES][:2])
+        self.other = self._configuration("other", [*NODES][2:])
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))},
             "SLURM_CONF": str(self.configuration),
             "PATH": f"{os.environ['PATH']}:{SBIN}",
         }
+
+    def _configuration(self, cluster: str, nodes: list[str]) -> Path:
+        """Write the configuration of a cluster."""
+        state = self.folder / cluster
+        port, *ports = free_ports(1 + len(nodes))
+        lines = [
+            f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={port} Gres=gpu:{NODES[node]}:{len(DEVICES)}"
+            + (" Feature=ib" if NODES[node] == "h100" else "")
+            for node, port in zip(nodes, ports, strict=True)
+        ]
+        own = {"cluster": cluster, "state": state, "controller_port": port, "records_port": self._port}
+        text = CONFIGURATION.format(**self._names, **own, nodes="\n".join(lines), names=",".join(nodes))
+        (state / "slurm.conf").write_text(text)
+        (state / "cgroup.conf").write_text("CgroupPlugin=disabled\n")  # slurmd 24.11 would look for them
+        files = ",".join(f"/dev/{device}" for device in DEVICES)
+        gpus = [f"NodeName={node} Name=gpu Type={NODES[node]} File={files}\n" for node in nodes]
+        (state / "gres.conf").write_text("".join(gpus))
+        return state / "slurm.conf"
 
     def start(self) -> None:
         """Start all daemons and wait until the nodes take jobs."""
@@ -136,13 +154,26 @@ class Cluster:
         self.wait(lambda: (munge / "socket").exists(), "munged did not start")
         self._start_records()
         self.start_controller()
-        for node in NODES:
+        for node in [*NODES][:2]:
             self.start_node(node)
         self.wait(lambda: self.state() == "idle", "the nodes did not come up")
 
-    def start_node(self, node: str) -> None:
-        """Start a node's slurmd."""
-        self._start("slurmd", "-D", "-N", node, "-f", str(self.configuration), key=node)
+    def start_other(self) -> Cluster:
+        """Start the cluster `other`, once, and return it. This one's `SLURM_CONF` serves both."""
+        if "other" not in self._processes:
+            self._start("slurmctld", "-D", "-f", str(self.other), key="other")
+            self.start_node("n2", self.other)
+        found = copy(self)
+        found.environment = self.environment | {"SLURM_CLUSTERS": "other"}
+        self.wait(lambda: found.state() == "idle", "the other cluster did not come up")
+        return found
+
+    def start_node(self, node: str, configuration: Path | None = None) -> None:
+        """Start a node's slurmd, with the node's name as the host's."""
+        own = ("--map-current-user", "--keep-caps") if os.getuid() else ()
+        command = f'hostname {node} && exec slurmd -D -N {node} -f "$0"'
+        words = ("--uts", *own, "sh", "-c", command, str(configuration or self.configuration))
+        self._start("unshare", *words, key=node)
 
     @contextmanager
     def configured(self, line: str) -> Iterator[None]:
@@ -226,17 +257,13 @@ class Cluster:
         sql = "create user slurm@'%' identified by 'slurm'; grant all on records.* to slurm@'%'"
         grant = ("mariadb", "--no-defaults", "-uroot", where, "-e", sql)
         self.wait(lambda: not self._try(*grant), "the database did not start")
-        path = self.folder / "slurmdbd.conf"
+        path = self.configuration.with_name("slurmdbd.conf")
         numbers = {"port": self._port, "database_port": self._database_port}
         path.write_text(RECORDER.format(**self._names, **numbers))
         path.chmod(0o600)
         self._start("slurmdbd", "-D")
         self.wait(lambda: not self._try("sacctmgr", "-n", "list", "cluster"), "slurmdbd did not answer")
-        for words in (
-            ("cluster", "test"),
-            ("account", "lab", "cluster=test"),
-            ("user", self.user, "account=lab"),
-        ):
+        for words in (("cluster", "test,other"), ("account", "lab"), ("user", self.user, "account=lab")):
             self.run("sacctmgr", "-i", "add", *words)
 
     def _try(self, *words: str) -> int:
@@ -290,7 +317,7 @@ class Cluster:
 
     def ready(self) -> None:
         """Resume the nodes after an earlier test and wait until they are idle."""
-        for node in NODES:
+        for node in [*NODES][:2]:
             if node not in self._processes:
                 self.start_node(node)
         if self.state() != "idle":
@@ -298,8 +325,8 @@ class Cluster:
         self.wait(lambda: self.state() == "idle", "the nodes are not idle")
 
     def state(self) -> str:
-        """The states of the nodes, such as `idle` if both are."""
-        return self.run("sinfo", "-h", "-p", "gpu", "-o", "%T")
+        """The states of the nodes, such as `idle` if all are."""
+        return self.run("sinfo", "-h", "-p", "gpu", "-o", "%T", check=False).rpartition("\n")[2]
 
     def show(self, job: str) -> dict[str, str]:
         """The properties of a job, from scontrol."""

@@ -20,9 +20,18 @@ PATIENCE = float(os.environ.get("PATIENCE", 600))  # seconds to wait on a busy m
 SLOW_WRITES = """\
 import os, sys, time
 
+def slow(descriptor, write=os.fsync):
+    time.sleep(1)
+    while os.path.exists("hold"):
+        time.sleep(0.1)
+    write(descriptor)
+
 if sys.orig_argv[2:4] == ["trm", "train"]:
-    write = os.fsync
-    os.fsync = lambda descriptor: (time.sleep(1), write(descriptor))
+    os.fsync = slow
+"""
+ORDINARY = """\
+#!/bin/bash
+exec setpriv --reuid=65534 --inh-caps=+dac_read_search --ambient-caps=+dac_read_search {program} "${{@/#--me/--user=0}}"
 """
 
 
@@ -66,22 +75,32 @@ class Study:
         self._started: list[subprocess.Popen] = []
 
     def slow_writes(self) -> None:
-        """Make every fsync of training take a second longer."""
+        """Make every fsync of training take a second longer, and wait while there is a file `hold`."""
         (self.folder / "slow").mkdir()
         (self.folder / "slow/sitecustomize.py").write_text(SLOW_WRITES)
         self.environment["PYTHONPATH"] = str(self.folder / "slow")
 
     def hang_at(self, command: str) -> Path:
         """Stop slurmctld when `sbatch` or a job's `srun` is called first, and return the file that says so."""
-        folder = self.folder / f"hang-at-{command}"
-        folder.mkdir()
-        hung = folder / "hung"
-        program = shutil.which(command, path=self.cluster.environment["PATH"])
+        hung = self.folder / f"hung-at-{command}"
         stop = f"touch {hung}; kill -STOP {self.cluster.process('slurmctld')}"
-        (folder / command).write_text(f'#!/bin/sh\n[ -e {hung} ] || {{ {stop}; }}\nexec {program} "$@"\n')
+        self._replace(command, f'#!/bin/sh\n[ -e {hung} ] || {{{{ {stop}; }}}}\nexec {{program}} "$@"\n')
+        return hung
+
+    def ask_as_ordinary_user(self) -> None:
+        """Have squeue answer as to somebody who is no operator, as the tests' user is: not of hidden partitions. It
+        takes root to become somebody else."""
+        if not os.getuid():
+            self._replace("squeue", ORDINARY)
+
+    def _replace(self, command: str, script: str) -> None:
+        """Put a script before a command of Slurm, `{program}`."""
+        folder = self.folder / f"instead-of-{command}"
+        folder.mkdir()
+        program = shutil.which(command, path=self.cluster.environment["PATH"])
+        (folder / command).write_text(script.format(program=program))
         (folder / command).chmod(0o755)
         self.environment["PATH"] = f"{folder}:{self.environment['PATH']}"
-        return hung
 
     def start(self, *words: str, before: Sequence[str] = ()) -> subprocess.Popen:
         """Start Snakemake with the Slurm profile in the background, by a command `before` it."""

@@ -4,10 +4,12 @@ import csv
 import re
 import signal
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from tests.slurm.conftest import Study, studies
+from trm.slurm.jobs import spread
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +20,7 @@ def documented(cluster, data, tmp_path_factory) -> Iterator[Study]:
     study.environment |= {"SBATCH_ACCOUNT": "lab", "SBATCH_PARTITION": "urgent"}
     asked = ("train:gres=gpu:h100:1", "train:gpu=0", "train:qos=normal", "evaluate:gpu_model=h100")
     asked += ("train:constraint=ib", "evaluate:constraint=ib")
+    study.ask_as_ordinary_user()
     job = ("srun", "--ntasks=1", "--mem=4G", "--time=60", "--account=lab")
     study.run("--until", "evaluate", "--set-resources", *asked, before=job)
     yield study
@@ -60,11 +63,14 @@ def test_a_run_that_goes_on_over_other_numbers_of_nodes_is_that_of_one(documente
         before = study.newest_steps()
         process = study.start("--until", "train", "--config", f"workers={nodes}", f"nodes={nodes}")
         study.wait(lambda before=before: study.newest_steps() > before, "a newer checkpoint")
+        (study.folder / "hold").touch()  # the steps that are left, however long the controller takes
         process.send_signal(signal.SIGINT)
-        study.wait(lambda process=process: process.poll() == 1, "the end of the job")
+        study.wait(lambda process=process: process.poll() == 1, "the end of the controller")
+        (study.folder / "hold").unlink()
         training = max(jobs_of(study, "train"), key=lambda job: int(job["JobId"]))
         assert training["NumNodes"] == str(nodes)
         assert training["TresPerJob"] == f"gres:gpu:{nodes}"
+        assert training.get("TresPerNode", "gres:gpu:1") == "gres:gpu:1"
         job = training["JobId"]
         study.cluster.wait(lambda job=job: study.cluster.show(job)["JobState"] == "CANCELLED", "its end")
         assert not study.trained()
@@ -74,13 +80,31 @@ def test_a_run_that_goes_on_over_other_numbers_of_nodes_is_that_of_one(documente
     assert losses(study) == pytest.approx(losses(documented), rel=1e-5)
 
 
-def test_a_dead_worker_on_another_node_ends_the_run_with_a_sentence(new_study):
+def test_a_dead_worker_on_another_node_ends_the_run_with_a_sentence_and_a_retry_asks_for_more_memory(
+    new_study,
+):
     study = new_study(steps=1_000_000)
-    study.start("--until", "train", "--retries", "0", "--config", "workers=2", "nodes=2")
+    study.start("--until", "train", "--retries", "1", "--config", "workers=2", "nodes=2")
     study.wait(lambda: "step 20/" in study.log(), "training")
     study.cluster.kill_worker("n1")
-    study.wait_for_failure()
+    study.wait(lambda: len(study.jobs()) == 2, "the retry")
     assert "worker 0 of 2 stops: another worker died" in study.log()
+    first, second = (int(job["MinMemoryNode"].rstrip("M")) for job in jobs_of(study, "train"))
+    assert second == 2 * first
+
+
+def test_slurm_gives_a_job_over_several_nodes_equal_shares_or_lets_it_wait(cluster):
+    """One node has three free GPUs and the other one has one."""
+    cluster.ready()
+    for node, gpus in (("n0", 1), ("n1", 3)):
+        cluster.run(
+            "sbatch", f"--nodelist={node}", f"--gpus={gpus}", "--wrap=sleep 600", "--output=/dev/null"
+        )
+    cluster.wait(lambda: [*cluster.jobs().values()].count("RUNNING") == 2, "the nodes are not in use")
+    shares = spread(SimpleNamespace(resources={"nodes": 2, "gpu": 4})).split()
+    job = cluster.run("sbatch", "--parsable", "--nodes=2", "--ntasks=2", "--gpus=4", *shares, "--wrap=true")
+    cluster.wait(lambda: cluster.show(job)["Reason"] == "Resources", "the job does not wait")
+    cluster.end_jobs()
 
 
 def test_a_group_trains_its_runs_one_after_another_on_the_gpus_of_one(new_study):
@@ -92,13 +116,3 @@ def test_a_group_trains_its_runs_one_after_another_on_the_gpus_of_one(new_study)
     assert job["TimeLimit"] == "00:50:00"  # `max_runtime`: its four jobs ask for 15 minutes each
     assert [run["workers"] for run in study.trained()] == [2, 2]
     assert len(list(study.folder.glob("results/runs/*/evaluation-*.json"))) == 2
-
-
-def test_a_job_that_runs_out_of_memory_gets_more_once(new_study):
-    study = new_study(steps=20)
-    study.start("--until", "train", "--retries", "3", "--set-resources", "train:mem_mb=100")
-    study.wait_for_failure()
-    assert "ran out of its 100 MB of memory: its next attempt gets 200 MB" in study.output
-    advice = "ran out of its 200 MB of memory: give it more (--set-resources train:mem_mb=400)"
-    assert advice in study.output
-    assert len(study.jobs()) == 2

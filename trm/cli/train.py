@@ -116,9 +116,9 @@ NO_STEP = "no step was finished in a job of {:g} minutes: give jobs more time (m
 
 
 def _end_before_the_first_step(limit: float, number: int, frame: FrameType | None) -> None:
-    """Handle the warning before the time limit while the program still starts."""
+    """Handle a signal while the program still starts: the warning before the time limit, or somebody's `scancel`."""
     if os.environ.get("RANK", "0") == "0":
-        print(NO_STEP.format(limit), flush=True)
+        print(f"ended by a signal; if it warned of the time limit: {NO_STEP.format(limit)}", flush=True)
     raise SystemExit(128 + number)
 
 

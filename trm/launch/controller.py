@@ -30,8 +30,8 @@ DEFAULT_RATE = (100, 1)
 """Jobs and seconds of Snakemake's default `--max-jobs-per-timespan`."""
 UNLOCKED = "Error: Directory cannot be locked."
 """What Snakemake says in a dry run beside a run, or after a kill, and then answers."""
-PLUGINS = "snakemake_executor_plugin_"
-"""Messages of an executor plugin about machines and jobs are for the user; Snakemake's own messages are not."""
+PLUGINS = ("snakemake_executor_plugin_", "trm/slurm/")
+"""Messages of an executor about machines and jobs are for the user; Snakemake's own messages are not."""
 
 
 def refuse(problem: object) -> NoReturn:
@@ -187,7 +187,7 @@ class Events:
             return {"event": "finished", "id": record.job_id}
         if event == LogEvent.JOB_ERROR:
             return {"event": "failed", "id": record.jobid}
-        shown = record.levelno >= logging.WARNING or PLUGINS in record.pathname
+        shown = record.levelno >= logging.WARNING or any(part in record.pathname for part in PLUGINS)
         if event is None and shown and record.msg and not str(record.msg).startswith("Exiting because"):
             return {"event": "message", "text": record.getMessage()}
         return None

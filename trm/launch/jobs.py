@@ -180,7 +180,7 @@ def open_jobs(config: dict[str, Any], storage: Any, snakemake: Any) -> tuple[Job
             pass  # the bucket works without it: each object is then asked for by itself
         else:
             use_listings(snakemake)
-    shell.prefix(shell_prefix(project.settings))
+    shell.prefix(shell_prefix(project.settings, deployed(project.settings, snakemake.deployment_settings)))
     return jobs, Controller(project, config, snakemake)
 
 
@@ -190,19 +190,29 @@ def _use_slurm(project: Project, snakemake: Any) -> None:
 
         use_executor(project)
     else:
-        from trm.slurm.requeue import keep_location
+        from trm.slurm.commands import keep_variables
 
-        keep_location()
+        keep_variables()
 
 
-def shell_prefix(settings: Settings) -> str:
-    """Shell text before every rule's command: the interpreter that runs Snakemake comes first in PATH, and the devices
-    that the profile asks for are in the variables that `open_backend` reads. Variables, because they apply to
-    every command of a job, also those without `--backend`."""
-    variables = [f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]
+def deployed(settings: Settings, deployment: Any) -> bool:
+    """Whether `--sdm` gives each job its Python. `deployment`: Snakemake's settings. UserError: the jobs cannot start
+    there."""
+    methods = {method.name.lower() for method in deployment.deployment_method}
+    contained = "apptainer" in methods and bool(settings.container)
+    if contained and settings.nodes > 1:
+        raise UserError("nodes > 1 needs srun, which a container does not have: run without --sdm apptainer")
+    return contained or "conda" in methods
+
+
+def shell_prefix(settings: Settings, deployed: bool = False) -> str:
+    """Shell text before every rule's command: the interpreter that runs Snakemake comes first in PATH, unless the job
+    is `deployed` with its own, and the devices that the profile asks for are in the variables that `open_backend`
+    reads. Variables, because they apply to every command of a job, also those without `--backend`."""
+    variables = [] if deployed else [f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]
     if settings.backend:
         variables.append(f"TRM_BACKEND={settings.backend}")
     if settings.chips_per_host:
         variables.append(f"TRM_CHIPS_PER_HOST={settings.chips_per_host}")
-    text = f"set -euo pipefail; export {' '.join(variables)}; "
-    return text.replace("{", "{{").replace("}", "}}")  # Snakemake formats it
+    export = f" export {' '.join(variables)};" if variables else ""
+    return f"set -euo pipefail;{export} ".replace("{", "{{").replace("}", "}}")  # Snakemake formats it

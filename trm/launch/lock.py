@@ -2,7 +2,8 @@
 
 Snakemake's own locks are files, which a killed process leaves behind. This lock ends with its process: every controller
 shares it as long as it lives, and only one that can take it exclusively removes stale locks. On some file systems it
-binds one machine only, so the locks of another machine's controller stay until `snakemake --unlock`.
+binds one machine only, so the locks of another machine's controller stay until `snakemake --unlock`; those of a
+controller that was a Slurm job, until Slurm says that the job has ended.
 """
 
 import fcntl
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import TextIO
 
 from trm.errors import UserError
+from trm.slurm.commands import has_ended
+from trm.slurm.requeue import job_id
 
 LOCK, LOCKS = Path(".snakemake/trm-run.lock"), Path(".snakemake/locks")
 
@@ -52,7 +55,7 @@ def wait_and_join() -> TextIO:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        owner = " on ".join(_owner(handle)) or "unknown"
+        owner = " on ".join(_owner(handle)[:2]) or "unknown"
         print(
             f"another run (process {owner}) is active in this folder: waiting for its end",
             file=sys.stderr,
@@ -70,15 +73,18 @@ def _share(handle: TextIO) -> None:
     fcntl.flock(handle, fcntl.LOCK_SH)
     handle.seek(0)
     handle.truncate()
-    handle.write(f"{os.getpid()} {socket.gethostname()}")
+    words = [str(os.getpid()), socket.gethostname()]
+    if "SLURMD_NODENAME" in os.environ:  # on a node of a job: Slurm ends this process with it
+        words += [job_id(), os.environ.get("SLURM_CLUSTER_NAME", "")]
+    handle.write(" ".join(words))
     handle.flush()
 
 
 def _owner(handle: TextIO) -> list[str]:
-    """Process id of the newest controller, and its machine if that is not this one."""
+    """Process id of the newest controller, and, if it ran on another machine, that and its Slurm job with cluster."""
     handle.seek(0)
     owner = handle.read().split()
-    return owner[:1] if owner[1:] == [socket.gethostname()] else owner
+    return owner[:1] if owner[1:2] == [socket.gethostname()] else owner
 
 
 def _foreign(handle: TextIO) -> str:
@@ -86,8 +92,13 @@ def _foreign(handle: TextIO) -> str:
     owner = _owner(handle)
     if len(owner) < 2 or not (LOCKS.is_dir() and any(LOCKS.iterdir())):
         return ""
+    process, host, number, cluster = [*owner, "", ""][:4]
+    # a job that Slurm has started again on another node is this one
+    if number and (number == job_id() or has_ended(cluster, number)):
+        return ""
+    job = f" (Slurm job {number})" if number else ""
     return (
-        f"process {owner[0]} on {owner[1]} may still run in this folder, and its locks are in {LOCKS}: wait for it, "
+        f"process {process} on {host}{job} may still run in this folder, and its locks are in {LOCKS}: wait for it, "
         "or, if it has ended, run `snakemake --unlock`"
     )
 

@@ -10,30 +10,35 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import snakemake_executor_plugin_slurm as plugin
-from snakemake_interface_common.exceptions import ApiError, WorkflowError
+from snakemake_executor_plugin_slurm.utils import get_max_array_size
+from snakemake_interface_common.exceptions import ApiError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from trm.errors import UserError
 from trm.io import write_text
 from trm.pipeline.project import Project
-from trm.slurm.causes import FULL, ORDINARY, denied, may_pass, refusal, said, starved, unfit, waiting
-from trm.slurm.contract import check_contract
-from trm.slurm.jobs import alike, digest, give_back, give_up, made, modified, name_of, set_resource
-from trm.slurm.requeue import AWAY, ask, location
+from trm.slurm import commands
+from trm.slurm.commands import AWAY, ENDED, FULL, PASSING, Row, SlurmJob, said
+from trm.slurm.jobs import alike, clusters_of, digest, give_up, made, modified, name_of, set_resource, spread
+from trm.slurm.requeue import AGAIN
 
-FAILED = ("BOOT_FAIL", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT")
-RETURNING = ("NODE_FAIL", "PREEMPTED")  # Slurm may put such a job back into the queue
-ENDED = ("COMPLETED", "CANCELLED", *FAILED, *RETURNING)
-"""In all other states, such as SIGNALING, Slurm still has the job."""
+RETURNING = ("NODE_FAIL", "PREEMPTED")
+"""States of a job that Slurm may put back into the queue."""
+ORDINARY = ("None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning")
+"""Reasons of a pending job that pass by themselves."""
+DENIED = re.compile(r"^srun: error: (Unable to (?:create step|confirm allocation) for job .*)", re.M)
+"""What srun writes into a job's log when slurmctld gives it no step: it does not answer, or was started seconds ago and
+has given the job no GPU of a node that had not registered yet (22.05)."""
 ARRAYS = Path(".snakemake/slurm_arrays")
 """One script for each job array; its first line lists the outputs of each task. The array's name ends with the name
 of the file."""
@@ -46,7 +51,7 @@ def use_executor(project: Project) -> None:
     """Have `--executor slurm` use this executor for a study, whose name is the first part of every job's name."""
     settings = project.settings
     Executor.study, Executor.max_minutes = project.study.file.name, settings.max_runtime
-    Executor.lost_minutes, Executor.gpus = settings.lost_minutes, settings.gpus
+    Executor.lost_minutes = settings.lost_minutes
     ExecutorPluginRegistry().plugins["slurm"].executor = Executor
 
 
@@ -56,61 +61,49 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     study = ""
     max_minutes = 0
     lost_minutes = 10.0
-    gpus = 1
     logger: Any
     next_seconds_between_status_checks: float
 
     def __init__(self, workflow: Any, logger: Any):
         # before the plugin starts the thread that watches
-        self._submission, self._closing = threading.local(), threading.Event()
-        self._live: dict[str, Any] = {}
-        self._earlier: dict[str, str] | None = None
+        self._closing = threading.Event()
+        self._live: dict[SlurmJob, Any] = {}
+        self._earlier: dict[str, dict[str, SlurmJob]] = {}
         self._earlier_lock = threading.Lock()
-        self._away_since: float | None = None
-        self._said: set[str] = set()
-        self._pending: dict[tuple[str, str], float] = {}
-        self._memory: dict[str, int] = {}
+        self._away: dict[str, float] = {}
+        self._told: set[str] = set()
         self._denied: set[str] = set()
-        _leave_job()
-        try:
-            check_contract(plugin)
-            problem = unfit(self.gpus)
-        except UserError as error:
-            raise ApiError(str(error)) from None  # printed without a place in the code
+        if "SLURM_JOB_ID" in os.environ:
+            commands.forget_job()
+        answers, text = commands.ask("squeue", "--me", "--noheader")
+        if not answers:  # ApiError: printed without a place in the code
+            raise ApiError(
+                f"Slurm does not answer: {text}: start Snakemake where squeue works (module load slurm)"
+            )
         # The plugin keeps the jobs of an array back until all that are ready come, which `--jobs` may prevent for ever.
         plugin.pending_jobs_for_rule = lambda dag, rule_name: 0
+        plugin.get_max_array_size = lambda: (
+            1000
+        )  # it starts nowhere without arrays, though none are asked for
         super().__init__(workflow, logger)
         self._fallback_partition = ""  # sbatch knows its default; the plugin would ask
-        if problem:
-            logger.warning(problem)
 
     # submission, in threads of their own
-
-    @property
-    def run_uuid(self) -> str:
-        """Name of the job that this thread submits; the plugin expects one for all."""
-        return getattr(self._submission, "name", self._uuid)
-
-    @run_uuid.setter
-    def run_uuid(self, value: str) -> None:
-        self._uuid = value
 
     def run_job(self, job: Any) -> None:
         """Submit a job, or take over that of an earlier controller. Waits while Slurm takes no jobs."""
         with self._watched():
             if job.is_group() and self.max_minutes:
                 set_resource(job, "runtime", min(job.resources["runtime"], self.max_minutes))
-            self._enlarge(job)
             self._run([job])
 
     def run_array_jobs(self, jobs: list[Any]) -> None:
         """The same for arrays."""
         with self._watched():
-            for job in jobs:
-                self._enlarge(job)
+            largest = max(1, min(self.max_array_size, get_max_array_size()))
             for tasks in alike(jobs):
-                for first in range(0, len(tasks), self.max_array_size):
-                    self._run(tasks[first : first + self.max_array_size])
+                for first in range(0, len(tasks), largest):
+                    self._run(tasks[first : first + largest])
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -119,11 +112,6 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             yield
         except Exception as error:
             self.workflow.scheduler.executor_error_callback(error)
-
-    def _enlarge(self, job: Any) -> None:
-        """Give a job that ran out of memory more."""
-        if memory := self._memory.get(name_of(job)):
-            set_resource(job, "mem_mb", memory)
 
     def _run(self, jobs: list[Any]) -> None:
         """Submit a job, or several as an array; one that exceeds the limit on jobs is halved."""
@@ -134,80 +122,88 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 half = len(jobs) // 2
                 self._run(jobs[:half])
                 jobs = jobs[half:]
-            elif may_pass(problem):
+            elif AWAY.search(problem) or PASSING.search(problem):
                 self._wait_for_slurm(problem)
             else:
-                return self._refuse(jobs, problem)
+                for job in jobs:
+                    give_up(job)
+                    self._fail(job, f"Slurm refuses the job: {said(problem)}. ")
+                return
 
     def _submit(self, jobs: list[Any]) -> str:
         """Submit one job, or an array; returns a problem or an empty text."""
-        now = self._submission
-        now.problem, now.jobs, now.options, now.script = "", jobs, "", ""
-        now.name = f"{self.study}.{name_of(jobs[0])}"
-        if len(jobs) > 1:
-            self._make_array(jobs)
-        super().run_job(jobs[0])
-        return str(now.problem)
+        job, settings = jobs[0], self.workflow.executor_settings
+        plugin.validate_slurm_extra(job)
+        if len(jobs) == 1:
+            name, command, array = name_of(job), self.format_job_exec(job), ""
+        else:
+            name, command = self._make_array(jobs)
+            array = f" --array=1-{len(jobs)}"
+        log = self._logfile(job, "%A_%a" if array else "%j")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        account = job.resources.get("slurm_account")
+        parameters = {
+            **{
+                "run_uuid": f"{self.study}.{name}",
+                "slurm_logfile": log,
+                "workdir": self.workflow.workdir_init,
+            },
+            "comment_str": log.relative_to(self.slurm_logdir).parts[0],  # rule or group
+            # sbatch knows the defaults; the plugin would ask about accounts and guess
+            "account": f"-A {shlex.quote(str(account))}" if account else "",
+            "partition": self.get_partition_arg(job),
+        }
+        call = plugin.get_submit_command(job, parameters, settings=settings, failed_nodes=self._failed_nodes)
+        call += plugin.set_gres_string(job) + spread(job) + array
+        script = f"#!/bin/sh\n{command}\n" if settings.pass_command_as_script else None
+        call += "" if script else f" --wrap={shlex.quote(command)}"
+        done = subprocess.run(call, shell=True, capture_output=True, text=True, input=script, check=False)
+        found = re.findall(r"^(\d+)(?:;(\S+))?$", done.stdout, re.M)
+        if done.returncode or not found:
+            return done.stderr or f"sbatch printed no number of a job: {done.stdout}"
+        number, cluster = found[-1]
+        for task, job in enumerate(jobs, 1):
+            self._watch(
+                job, SlurmJob(cluster, f"{number}_{task}" if array else number, f"{self.study}.{name}")
+            )
+        return ""
 
-    def _make_array(self, jobs: list[Any]) -> None:
-        """Write the command of each task. In the plugin's own arrays all tasks check the outputs of the first."""
+    def _make_array(self, jobs: list[Any]) -> tuple[str, str]:
+        """Write the command of each task; returns name and command of the array. In the plugin's own arrays all tasks
+        check the outputs of the first."""
         names = [name_of(job) for job in jobs]
-        array, now, rule = digest(names), self._submission, jobs[0].name
         tasks = "".join(f"{task}) {self.format_job_exec(job)};;\n" for task, job in enumerate(jobs, 1))
         ARRAYS.mkdir(parents=True, exist_ok=True)
-        path = (ARRAYS / f"{array}.sh").resolve()
+        path = (ARRAYS / f"{digest(names)}.sh").resolve()
         write_text(path, f"# {json.dumps(names)}\ncase $SLURM_ARRAY_TASK_ID in\n{tasks}esac\n")
-        now.name, now.script = f"{self.study}.{rule}.{array}", f"sh {shlex.quote(str(path))}"
-        logs = Path(self.slurm_logdir) / f"rule_{rule}" / "%A_%a.log"
-        now.options = f" --array=1-{len(jobs)} --output={shlex.quote(str(logs))}"
+        return f"{jobs[0].name}.{path.stem}", f"sh {shlex.quote(str(path))}"
 
-    def format_job_exec(self, job: Any) -> str:
-        """The command of a job, or of the array that is submitted."""
-        return str(getattr(self._submission, "script", "") or super().format_job_exec(job))
+    def _logfile(self, job: Any, number: str) -> Path:
+        kind = f"group_{job.name}" if job.is_group() else f"rule_{job.name}"
+        wildcards = "" if "_" in number else plugin.get_job_wildcards(job)
+        return Path(self.slurm_logdir) / kind / wildcards / f"{number}.log"
 
-    def get_account_arg(self, job: Any) -> Iterator[str]:
-        """The options for a job's account and array. The plugin would ask about accounts and guess; sbatch knows its
-        default."""
-        account = job.resources.get("slurm_account")
-        yield (f" -A {shlex.quote(str(account))}" if account else "") + self._submission.options
-
-    def _report_job_submission_threadsafe(self, job_info: Any) -> None:
-        number, jobs = job_info.external_jobid, self._submission.jobs
-        if len(jobs) == 1:
-            return self._watch(jobs[0], number)
-        self.logger.info(f"Slurm job {number} is an array of {len(jobs)} jobs of rule {jobs[0].name}.")
-        for task, job in enumerate(jobs, 1):
-            self._watch(job, f"{number}_{task}")
-
-    def _watch(self, job: Any, number: str, since: float | None = None) -> None:
-        """Watch the Slurm job `number`, submitted at `since` (default: now), as `job`."""
-        since = time.time() if since is None else since
-        info = SubmittedJobInfo(
-            job, external_jobid=number, aux={"slurm_logfile": self._logfile(job, number), "since": since}
-        )
-        self._live[number] = info
+    def _watch(self, job: Any, slurm: SlurmJob, since: float | None = None) -> None:
+        """Watch the Slurm job, submitted at `since` (default: now), as `job`."""
+        since, log = time.time() if since is None else since, self._logfile(job, slurm.number)
+        aux = {"slurm": slurm, "slurm_logfile": log, "since": since}
+        info = self._live[slurm] = SubmittedJobInfo(job, external_jobid=slurm.number, aux=aux)
+        self.logger.info(f"Job {job.jobid} is Slurm job {slurm.number} (log: {log}).")
         if self._closing.is_set():  # `cancel` may have looked before
             self.cancel_jobs([info])
-        super()._report_job_submission_threadsafe(info)
+        self._report_job_submission_threadsafe(info)
 
-    def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
-        self._submission.problem = msg
-
-    def _refuse(self, jobs: list[Any], problem: str) -> None:
-        sentence, final = refusal(problem)
-        for job in jobs:
-            if final:
-                give_up(job)
-            super()._report_job_error_threadsafe(SubmittedJobInfo(job), sentence)
+    def _fail(self, job: Any, sentence: str) -> None:
+        self._report_job_error_threadsafe(SubmittedJobInfo(job), sentence)
 
     def _wait_for_slurm(self, problem: str) -> None:
         self._once(f"Slurm takes no more jobs for now ({said(problem)}): waiting")
         answers = not AWAY.search(problem)
         self._pause()
         while not answers and not self._ends():
-            answers = _output(["squeue", "--me", "--noheader"]) is not None
+            answers = commands.queue("") is not None
             self._pause()  # a Slurm that hung may answer this before it takes the job of an sbatch that has given up
-        self._earlier = None  # the job may be in the queue
+        self._earlier.clear()  # the job may be in the queue
 
     def _pause(self) -> None:
         end = time.monotonic() + self.workflow.executor_settings.init_seconds_before_status_checks
@@ -228,11 +224,16 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         super().cancel()
 
     def cancel_jobs(self, active_jobs: list[Any]) -> None:
-        """Cancel jobs."""
-        try:
-            super().cancel_jobs(active_jobs)
-        except WorkflowError as error:
-            self.logger.error(f"{error}. `squeue --me` shows the jobs that are left")
+        """Cancel jobs, and none of the same number that is not of this study and folder."""
+        jobs = sorted(info.aux["slurm"] for info in active_jobs)
+        for cluster, group in groupby(jobs, lambda job: job.cluster):
+            known = self._queue(cluster)
+            numbers = [
+                job.number for job in group if known and job in known and known[job].state not in ENDED
+            ]
+            problem = commands.cancel_all(cluster, numbers) if numbers else ""
+            if problem := "Slurm does not answer" if known is None else problem:
+                self.logger.error(f"{problem}: jobs may go on; `squeue --me` lists them")
 
     def shutdown(self) -> None:
         """End the threads at once."""
@@ -252,77 +253,87 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
     def _adopt(self, job: Any) -> bool:
         """Take over a live job of the same name and folder; True also if there is nothing to submit any more."""
-        name, fresh = name_of(job), False
+        name, clusters, fresh = name_of(job), clusters_of(job), False
         while not self._ends():
             with self._earlier_lock:
+                known = self._earlier.get(",".join(clusters))
                 # a job may have ended since the queue was read; a retry's first job may live though sbatch failed
-                if self._earlier is None or (not fresh and (job.attempt > 1 or name in self._earlier)):
-                    self._earlier, fresh = self._find_earlier(), True
-                if self._earlier is not None:
-                    if number := self._earlier.pop(name, ""):
-                        self.logger.info(
-                            f"Job {job.jobid} is Slurm job {number} already: not submitted again."
-                        )
-                        self._watch(job, number, since=0.0)
-                    return bool(number)
+                if known is None or (not fresh and (job.attempt > 1 or name in known)):
+                    known, fresh = self._find_earlier(clusters), True
+                if known is not None:
+                    self._earlier[",".join(clusters)] = known
+                    if found := known.pop(name, None):
+                        self.logger.info(f"Slurm has job {job.jobid} already: not submitted again.")
+                        self._watch(job, found, since=0.0)
+                    return bool(found)
             self._once("Slurm does not answer: jobs wait to be submitted")
             self._pause()
         give_up(job)
-        super()._report_job_error_threadsafe(SubmittedJobInfo(job), "not submitted: the workflow ends. ")
+        self._fail(job, "not submitted: the workflow ends. ")
         return True
 
-    def _find_earlier(self) -> dict[str, str] | None:
-        """Outputs of each live job of this study and folder -> its id; None if Slurm does not answer."""
-        text = _output(["squeue", "--me", "--array", "--noheader", "--format=%i|%T|%Z|%j"])
-        if text is None:
-            return None
-        found: dict[str, str] = {}
-        for line in text.splitlines():
-            number, state, folder, name = line.split("|", 3)
-            made = name.removeprefix(f"{self.study}.")
-            if made == name or state in ENDED:
-                continue
-            if os.path.realpath(folder) != os.path.realpath(self.workflow.workdir_init):
-                continue
-            if task := number.partition("_")[2]:
-                path = ARRAYS / f"{made.rpartition('.')[2]}.sh"
-                made = (
-                    json.loads(path.read_text().splitlines()[0][2:])[int(task) - 1] if path.exists() else ""
-                )
-            if made:
-                found[made] = number
-            else:
-                self.logger.warning(f"Slurm job {number} is of an unknown run of this study: cancelled")
-                _output(["scancel", number])
+    def _find_earlier(self, clusters: Iterable[str]) -> dict[str, SlurmJob] | None:
+        """Outputs of each live job of this study and folder -> the job; None if Slurm does not answer."""
+        found: dict[str, SlurmJob] = {}
+        for cluster in clusters:
+            if (known := self._queue(cluster)) is None:
+                return None
+            for job in [job for job, row in known.items() if row.state not in ENDED]:
+                outputs = job.name.removeprefix(f"{self.study}.")
+                if task := job.number.partition("_")[2]:
+                    path = ARRAYS / f"{outputs.rpartition('.')[2]}.sh"
+                    lines = path.read_text().splitlines() if path.exists() else [f"# {[''] * int(task)}"]
+                    outputs = json.loads(lines[0][2:])[int(task) - 1]
+                if outputs:
+                    found[outputs] = job
+                else:
+                    self.logger.warning(
+                        f"Slurm job {job.number} is of an unknown run of this study: cancelled"
+                    )
+                    commands.cancel_all(cluster, [job.number])
         return found
 
-    def _logfile(self, job: Any, number: str) -> Path:
-        kind = f"group_{job.name}" if job.is_group() else f"rule_{job.name}"
-        wildcards = "" if "_" in number else plugin.get_job_wildcards(job)
-        return Path(self.slurm_logdir) / kind / wildcards / f"{number}.log"
+    def _own(self, cluster: str, rows: Iterable[Row]) -> dict[SlurmJob, Row]:
+        """Those of this study and folder."""
+        here = os.path.realpath(self.workflow.workdir_init)
+        return {
+            SlurmJob(cluster, row.number, row.name): row
+            for row in rows
+            if row.name.startswith(f"{self.study}.") and os.path.realpath(row.folder) == here
+        }
+
+    def _queue(self, cluster: str) -> dict[SlurmJob, Row] | None:
+        """Jobs of this study and folder that a cluster has; None: no answer."""
+        rows = commands.queue(cluster)
+        return None if rows is None else self._own(cluster, rows)
 
     # watch
 
     async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncGenerator[Any, None]:
         """Report jobs that have ended and yield the others."""
-        states = await self._states([info.external_jobid for info in active_jobs]) if active_jobs else {}
+        states = await self._states([info.aux["slurm"] for info in active_jobs])
         changed = not active_jobs
         for info in active_jobs:
-            state = (states or {}).get(info.external_jobid, "")
-            changed |= info.aux.get("state", state) != state
+            job, state = info.aux["slurm"], states.get(info.aux["slurm"], "")
+            changed |= info.aux.setdefault("state", state) != state
             info.aux["state"] = state
-            if (state and state not in ENDED) or (states is None and not self._away_too_long()):
+            seen = info.aux["seen"] = state or info.aux.get("seen", "")
+            if (state and state not in ENDED) or self._is_away(job.cluster):
                 info.aux.pop("unknown", None)
-            problem = self._problem(info, state, states is not None)
-            if problem is None:
+            if passing := self._passing(info, state):
+                self.logger.warning(f"Slurm job {job.number} {passing}: it is submitted again")
+                self._earlier.clear()
+                self._job_submission_executor.submit(self.run_job, info.job)
+                problem = None
+            elif (problem := self._problem(info, state, seen)) is None:
                 yield info
                 continue
             changed = True
-            self._live.pop(info.external_jobid, None)
+            self._live.pop(job, None)
             log = Path(info.aux["slurm_logfile"])
             if problem:
                 self.report_job_error(info, msg=f"{problem}. ", aux_logs=[str(log)])
-            else:
+            elif problem == "":
                 self.report_job_success(info)
                 if not self.workflow.executor_settings.keep_successful_logs:
                     log.unlink(missing_ok=True)
@@ -330,117 +341,89 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         longer = min(LONGER * self.next_seconds_between_status_checks, LONGEST)
         self.next_seconds_between_status_checks = first if changed else longer
 
-    async def _states(self, jobs: Sequence[str]) -> dict[str, str] | None:
-        """State of each job that Slurm knows; None if it does not answer."""
-        clusters = (
-            [f"--clusters={','.join(self._submitted_job_clusters)}"] if self._submitted_job_clusters else []
-        )
-        queue = ["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i|%T|%r", *clusters]
-        async with self.status_rate_limiter:
-            text = await asyncio.to_thread(_output, queue)
-        away = "Slurm does not answer: jobs go on, and are looked up again"
-        if text is None:
-            self._away_since = self._away_since or time.time()
-            self._once(away)
-            return None
-        if self._away_since:
-            self.logger.info("Slurm answers again.")
-            self._away_since = None
-            self._said.discard(away)
-        states = _table(text)
-        for job, reason in re.findall(r"^(\S+?)\|PENDING\|(.*)$", text, re.M):
-            if job in jobs and reason not in ORDINARY:
-                self._explain(job, reason)
-        if missing := [job for job in jobs if job not in states]:
-            records = ["sacct", "-X", "--noheader", "--parsable2", "--format=JobID,State", *clusters]
-            text = await asyncio.to_thread(_output, [*records, "--jobs", ",".join(missing)])
-            # A job that has left the queue does not run, whatever the records say; one cancelled by nobody was lost:
-            # slurmctld came back without its state.
-            known = _table(re.sub(r"\|CANCELLED$", "|", text or "", flags=re.MULTILINE))
-            states |= {job: known[job] for job in missing if known.get(job) in ENDED}
-        return states
+    async def _states(self, jobs: Sequence[SlurmJob]) -> dict[SlurmJob, str]:
+        """State of each job that Slurm knows; `_away` has the clusters that do not answer."""
+        found: dict[SlurmJob, str] = {}
+        for cluster, group in groupby(sorted(jobs), lambda job: job.cluster):
+            asked = list(group)
+            async with self.status_rate_limiter:
+                known = await asyncio.to_thread(self._queue, cluster)
+            away = "Slurm does not answer: jobs go on, and are looked up again"
+            if known is None:
+                self._away.setdefault(cluster, time.time())
+                self._once(away)
+                continue
+            if self._away.pop(cluster, None):
+                self.logger.info("Slurm answers again.")
+                self._told.discard(away)
+            for job in asked:
+                if job in known and known[job].state == "PENDING" and known[job].reason not in ORDINARY:
+                    reason = known[job].reason
+                    more = f"`scontrol show job {job.number}` says more"
+                    self._once(f"Slurm does not start job {job.number}: {reason} ({more})", reason)
+            if missing := [job.number for job in asked if job not in known]:
+                known |= self._own(cluster, await asyncio.to_thread(commands.records, cluster, missing))
+            found |= {job: known[job].state for job in asked if job in known}
+        return found
 
-    def _explain(self, job: str, reason: str) -> None:
-        """Say once why a job does not start: soon if somebody must intervene, else after `lost_minutes`."""
-        sentence, stays = waiting(job, reason)
-        since = self._pending.setdefault((job, reason), time.time())
-        if stays or time.time() - since > 60 * self.lost_minutes:
-            self._once(sentence, reason if not stays else "")
+    def _is_away(self, cluster: str) -> bool:
+        """Whether a cluster has not answered for a time in which no job is given up."""
+        return time.time() - self._away.get(cluster, 0.0) < 60 * self.lost_minutes
 
-    def _away_too_long(self) -> bool:
-        return self._away_since is not None and time.time() - self._away_since > 60 * self.lost_minutes
+    def _passing(self, info: Any, state: str) -> str:
+        """What ended a job through no fault of its own, so that another one does what is left; else empty."""
+        ended = state in ENDED if state else info.aux["slurm"].cluster not in self._away
+        if self._ends() or not ended or state in ("COMPLETED", "CANCELLED", *RETURNING):
+            return ""
+        again, name = AGAIN / info.external_jobid, name_of(info.job)
+        if (modified(again) or 0.0) > info.aux["since"] - 60:
+            again.unlink()
+            return "stopped before its time limit and may not be requeued"
+        if name not in self._denied and (found := DENIED.search(_end(Path(info.aux["slurm_logfile"])))):
+            self._denied.add(name)
+            return f"got no program started ({found[1]})"
+        return ""
 
-    def _problem(self, info: Any, state: str, answered: bool) -> str | None:
-        """How a job failed, an empty text if it has succeeded, None if it goes on."""
-        number = info.external_jobid
+    def _problem(self, info: Any, state: str, seen: str) -> str | None:
+        """How a job failed, an empty text if it has succeeded, None if it goes on. `seen`: its last known state."""
+        job = info.aux["slurm"]
+        answered = job.cluster not in self._away
         if state == "COMPLETED":
             return ""
         if state == "CANCELLED":
             give_up(info.job)
-            return f"Slurm job {number} was cancelled. Repeat the command to resume it"
-        if state in FAILED:
-            return self._failed(info, state)
-        if state in RETURNING:
-            if self.workflow.executor_settings.requeue and self._silent_minutes(info) < self.lost_minutes:
+            return f"Slurm job {job.number} was cancelled. Repeat the command to resume it"
+        if state in RETURNING or (seen in RETURNING and not state and answered):
+            if state and self.workflow.executor_settings.requeue and self._silent(info) < self.lost_minutes:
                 return None
-            return f"Slurm job {number} ended as {state} and was not put back into the queue"
-        if state or not (answered or self._away_too_long()):
+            return f"Slurm job {job.number} ended as {state or seen} and was not put back into the queue"
+        if state in ENDED:
+            more = ": give it more time (max_runtime)" if state == "TIMEOUT" else ""
+            return f"Slurm job {job.number} ended as {state}{more}"
+        if state or self._is_away(job.cluster):
             return None
         if made(info):
             return ""
-        if answered and self._silent_minutes(info) > self.lost_minutes:
-            return f"Slurm does not know job {number}, and its log says nothing for {self.lost_minutes:g} minutes"
+        if answered and self._silent(info) > self.lost_minutes:
+            commands.cancel(job)
+            minutes = f"{self.lost_minutes:g} minutes"
+            return f"Slurm does not know job {job.number}, and its log says nothing for {minutes}"
         return None
 
-    def _failed(self, info: Any, state: str) -> str:
-        """Why a job failed. If Slurm did not start its program, it uses up no retry, once."""
-        number, log, name = info.external_jobid, Path(info.aux["slurm_logfile"]), name_of(info.job)
-        if starved(state, log):
-            return self._starved(info)
-        if (why := denied(log)) and name not in self._denied:
-            self._denied.add(name)
-            give_back(info.job)
-            return f"Slurm did not start the program of job {number} ({why}): it is submitted again"
-        more = ": give it more time (max_runtime)" if state == "TIMEOUT" else ""
-        return f"Slurm job {number} ended as {state}{more}"
-
-    def _starved(self, info: Any) -> str:
-        """How a job ran out of memory. It gets another attempt with twice as much, and no third one."""
-        job, name = info.job, name_of(info.job)
-        memory = job.resources.get("mem_mb")
-        sentence = f"Slurm job {info.external_jobid} ran out of its {memory} MB of memory"
-        if name in self._memory or job.attempt > job.restart_times:
-            give_up(job)
-            rule = "RULE" if job.is_group() else job.name
-            return f"{sentence}: give it more (--set-resources {rule}:mem_mb={2 * memory})"
-        self._memory[name] = 2 * memory
-        return f"{sentence}: its next attempt gets {2 * memory} MB"
-
-    def _silent_minutes(self, info: Any) -> float:
+    def _silent(self, info: Any) -> float:
         """Minutes since the job wrote to its log, or since Slurm was first seen not to run it."""
         times: list[float] = [info.aux.setdefault("unknown", time.time())]
         times += [t for path in info.job.log or () if (t := modified(path)) is not None]
         return (time.time() - max(times)) / 60
 
     def _once(self, sentence: str, about: str = "") -> None:
-        if (about or sentence) not in self._said:
-            self._said.add(about or sentence)
+        if (about or sentence) not in self._told:
+            self._told.add(about or sentence)
             self.logger.warning(sentence)
 
 
-def _leave_job() -> None:
-    """Forget the job in which Snakemake itself runs. The plugin would forget where Slurm is, too."""
-    for name in [name for name in os.environ if name.startswith("SLURM_") and name not in location()]:
-        del os.environ[name]
-
-
-def _table(text: str) -> dict[str, str]:
-    """State by id, of lines `id|STATE by whom|...`."""
-    rows = (line.split("|") for line in text.splitlines())
-    return {row[0]: row[1].split()[0] for row in rows if len(row) > 1 and row[1].strip()}
-
-
-def _output(words: Iterable[str]) -> str | None:
-    """What a command prints; None if it fails."""
-    succeeded, text = ask(*words)
-    return text if succeeded else None
+def _end(log: Path) -> str:
+    try:
+        return log.read_text(errors="replace")[-100_000:]
+    except OSError:
+        return ""

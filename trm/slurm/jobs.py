@@ -18,14 +18,27 @@ def name_of(job: Any) -> str:
     return ".".join((job.name, *map(str, job.wildcards or ()))).replace("/", "_")
 
 
+def clusters_of(job: Any) -> tuple[str, ...]:
+    """Clusters to which sbatch may give a job; empty text: the default one."""
+    asked = next((job.resources.get(name) for name in ("cluster", "clusters", "slurm_cluster")
+                  if job.resources.get(name)), "")  # fmt: skip
+    asked = asked or os.environ.get("SBATCH_CLUSTERS") or os.environ.get("SLURM_CLUSTERS") or ""
+    return tuple(name.strip() for name in str(asked).split(","))
+
+
+def spread(job: Any) -> str:
+    """Options of sbatch for a job of several nodes: equal shares. From `--gpus` alone Slurm may take three GPUs of one
+    node and one of another, on which no step can start."""
+    nodes, gpus = job.resources.get("nodes") or 1, job.resources.get("gpu") or 0
+    if nodes < 2:
+        return ""
+    model = f"{model}:" if (model := job.resources.get("gpu_model")) else ""
+    return " --ntasks-per-node=1" + (f" --gpus-per-node={model}{gpus // nodes}" if gpus else "")
+
+
 def give_up(job: Any) -> None:
     """Have Snakemake not try a job again."""
     job.attempt = job.restart_times + 1
-
-
-def give_back(job: Any) -> None:
-    """Have Snakemake try a job again without a retry."""
-    job.attempt -= 1
 
 
 def set_resource(job: Any, resource: str, value: int) -> None:

@@ -5,42 +5,20 @@ Snakemake sees the same job pending and running again, so that none of its `retr
 
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
+
+from trm.slurm.commands import AWAY, ask
 
 MARGIN_MINUTES = 5.0
 """Between the end of a run's stretch and the end of its job: time for the start of the job and for a checkpoint."""
-AWAY = re.compile(
-    r"Unable to contact slurm|Socket timed out|temporarily una|Connection (refused|reset|timed out)|standby mode"
-    r"|Zero Bytes were transmitted",
-    re.I,
-)
-"""Messages of Slurm's commands while slurmctld is unavailable."""
 PAUSE = 5.0
-"""Seconds between two attempts to reach it."""
+"""Seconds between two attempts to reach slurmctld."""
 RUNS = ("RUNNING", "SIGNALING")
 """squeue's states of a job that runs; the second while a signal, such as a preemption's, is on its way to a node."""
-
-LOCATION = ("SLURM_CONF", "SLURM_CONF_SERVER")
-"""Variables by which a site tells Slurm's commands where Slurm is."""
-
-
-def location() -> dict[str, str]:
-    """The variables that say where Slurm is."""
-    return {name: os.environ[name] for name in LOCATION if name in os.environ}
-
-
-def keep_location() -> None:
-    """Have the plugin's job step leave `LOCATION` to srun: it removes them with all of Slurm's variables."""
-    import snakemake_executor_plugin_slurm_jobstep as jobstep
-
-    def start(call: str, *, env: dict[str, str], **options: Any) -> Any:
-        return subprocess.Popen(call, env=env | location(), **options)
-
-    jobstep.subprocess = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE)
+AGAIN = Path(".snakemake/slurm_again")
+"""A file for each job that stopped before its time limit and may not be requeued: the controller submits it again."""
 
 
 def stretch_minutes(limit: float) -> float:
@@ -79,11 +57,15 @@ def requeue(say: Callable[[str], object]) -> None:
         return
     state = _answer("squeue", "--noheader", "--jobs", job, "--format", "%T")
     if state not in RUNS:
-        say(f"Slurm job {job} is {state.lower() or 'unknown to squeue'} and is not requeued")
+        say(
+            f"Slurm ends job {job} already ({state or 'unknown to squeue'}) and decides whether it starts again"
+        )
         return
     say(f"requeueing Slurm job {job}: its next start resumes the run")
     if problem := _answer("scontrol", "requeue", job):
-        say(f"Slurm job {job} cannot be requeued ({problem}); start the run again to resume it")
+        say(f"Slurm does not requeue job {job} ({problem}): a new job resumes the run")
+        AGAIN.mkdir(parents=True, exist_ok=True)
+        (AGAIN / job).touch()
 
 
 def _answer(*words: str) -> str:
@@ -92,21 +74,3 @@ def _answer(*words: str) -> str:
     while AWAY.search(text := ask(*words)[1]) and time.monotonic() < end:
         time.sleep(PAUSE)
     return text
-
-
-def query_environment() -> dict[str, str]:
-    """The environment without the user's own options of squeue and sacct (SQUEUE_PARTITION): they would hide jobs."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("SQUEUE_", "SACCT_"))}
-
-
-def ask(*words: str) -> tuple[bool, str]:
-    """Whether a command succeeded, and what it prints or why it failed."""
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=60, check=False, env=query_environment()
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return False, str(error)
-    if done.returncode:
-        return False, (done.stderr or done.stdout).strip()
-    return True, done.stdout.strip()

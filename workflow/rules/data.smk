@@ -13,7 +13,7 @@ rule source:
         "../../envs/cpu/environment.yaml"
     resources:
         runtime=lambda wildcards: said(study.plan.minutes, "source", wildcards.source),
-        mem_mb=lambda wildcards: study.plan.memory_mb("source", wildcards.source),
+        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("source", wildcards.source),
     params:
         config=lambda wildcards: study.catalogue.source_json(wildcards.source),
         # another path to the same bytes makes no other pool
@@ -39,7 +39,7 @@ rule dataset:
         "../../envs/cpu/environment.yaml"
     resources:
         runtime=lambda wildcards: said(study.plan.minutes, "dataset", wildcards.dataset),
-        mem_mb=lambda wildcards: study.plan.memory_mb("dataset", wildcards.dataset),
+        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("dataset", wildcards.dataset),
     params:
         config=lambda wildcards: study.catalogue.dataset_json(wildcards.dataset),
     message:

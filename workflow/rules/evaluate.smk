@@ -19,7 +19,7 @@ rule evaluate:
         runtime=lambda wildcards: study.plan.minutes(
             "evaluate", "{run}/evaluation-{evaluation}.json".format(**wildcards)
         ),
-        mem_mb=lambda wildcards: study.plan.memory_mb("evaluate", wildcards.run),
+        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("evaluate", wildcards.run),
         gpu=study.settings.gpus,
     params:
         evaluation=lambda wildcards: study.catalogue.evaluation_json(wildcards.run, wildcards.evaluation),

@@ -15,7 +15,7 @@ rule table:
         "../../envs/cpu/environment.yaml"
     resources:
         runtime=study.plan.minutes("table"),
-        mem_mb=study.plan.memory_mb("table"),
+        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("table"),
     params:
         options=lambda wildcards, output: study.options,
         root=lambda wildcards, output: study.file.root,
@@ -38,7 +38,7 @@ rule fit:
         "../../envs/cpu/environment.yaml"
     resources:
         runtime=study.plan.minutes("fit"),
-        mem_mb=study.plan.memory_mb("fit"),
+        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("fit"),
     params:
         spec=lambda wildcards: study.selection.fit(wildcards.fit).json,
     message:

@@ -15,7 +15,7 @@ rule plot:
         "../../envs/cpu/environment.yaml"
     resources:
         runtime=study.plan.minutes("plot"),
-        mem_mb=study.plan.memory_mb("plot"),
+        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("plot"),
     params:
         spec=lambda wildcards: study.selection.figure_by_name(wildcards.figure).json,
     message:
@@ -42,7 +42,7 @@ rule publish:
         "../../envs/cpu/environment.yaml"
     resources:
         runtime=study.plan.minutes("publish"),
-        mem_mb=study.plan.memory_mb("publish"),
+        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("publish"),
     params:
         identity=lambda wildcards: study.selection.figure(wildcards.stem).identity,
         reading=lambda wildcards, output: study.selection.figure(wildcards.stem).spec.reading,

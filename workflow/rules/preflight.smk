@@ -13,7 +13,7 @@ if study.preflight:
         resources:
             tpu_hosts=study.plan.pod_hosts,
             runtime=study.plan.minutes("preflight"),
-            mem_mb=study.plan.memory_mb("preflight"),
+            mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("preflight"),
         params:
             launcher="tpurun" if study.plan.pod_hosts > 1 else "",
             options=["--profile", study.settings.preflight]

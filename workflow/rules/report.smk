@@ -13,7 +13,7 @@ rule html_report:
         "../../envs/cpu/environment.yaml"
     resources:
         runtime=study.plan.minutes("html_report"),
-        mem_mb=study.plan.memory_mb("html_report"),
+        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("html_report"),
     params:
         identity=lambda wildcards: study.project.report_identity,
         options=lambda wildcards, output: study.options,

@@ -27,7 +27,7 @@ rule train:
     resources:
         tpu_hosts=lambda wildcards: study.plan.hosts(wildcards.run),
         runtime=lambda wildcards: said(study.plan.minutes, "train", wildcards.run),
-        mem_mb=lambda wildcards: study.plan.memory_mb("train", wildcards.run),
+        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("train", wildcards.run),
         # for the TPU plugin: it stops a job that publishes no checkpoint for so many minutes, and starts it again
         stall=lambda wildcards: study.plan.stall(wildcards.run),
         gpu=lambda wildcards: said(study.plan.gpus, wildcards.run),
