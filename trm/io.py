@@ -7,11 +7,12 @@ import hashlib
 import json
 import math
 import os
+import stat
 import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from trm.errors import UserError
 
@@ -32,9 +33,18 @@ def positive_number(variable: str, default: float) -> float:
     raise UserError(f"{variable}={text}: give a number above 0")
 
 
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a regular file for reading. OSError: it is something else, such as a FIFO, which would wait for a writer."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115 (the caller's)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return file
+
+
 def sha256_file(path: str | Path) -> str:
-    """SHA-256 of a file's content, hexadecimal."""
-    with open(path, "rb") as source:
+    """SHA-256 of a file's content, hexadecimal. OSError: also for what is no regular file."""
+    with open_regular(path) as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
@@ -142,7 +152,8 @@ def read_json(path: str | Path) -> Any:
         UserError: missing, unreadable or not JSON.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        with open_regular(path) as file:
+            return json.loads(file.read().decode("utf-8-sig"))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: build it first, or check the path") from None
     except OSError as error:

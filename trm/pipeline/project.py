@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from trm.analysis.origin import is_current
 from trm.analysis.specs import Check
 from trm.errors import UserError
 from trm.io import sha256_file
@@ -28,10 +29,13 @@ from trm.study.tasks import NO_SYMMETRIES, no_guesses, spec_of
 from trm.training.history import COLUMNS
 
 TARGET = re.compile(
-    r"(?:^|/)results/(sources|datasets|runs|tables|fits|figures|plots)/"
+    r"(?:^|/)results/(sources|datasets|runs|tables|fits|plots)/"
     r"(?:([^/]+/evaluation-[^/]+)|([^/]+)/|([^/.]+)\.)"
 )
 """A file by which Snakemake is asked for what a study makes, and its name there."""
+
+
+REPORT = "results/report.html"
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,6 @@ class Project:
             "runs": ("run or evaluation", lambda: (*self.runs, *self.study.evaluations)),
             "tables": ("table", lambda: catalogue.tables),
             "fits": ("fit", lambda: selection.fits),
-            "figures": ("figure", lambda: selection.figures_by_name),
             "plots": ("figure", lambda: selection.figures),
         }
         for target in targets:
@@ -102,6 +105,17 @@ class Project:
             [sha256_file(path) for path in sorted(models_folder().glob("*/weights.safetensors"))],
         ]
         return digest(shown)
+
+    @property
+    def fixed(self) -> dict[str, str]:
+        """Every file of a fixed name -> the identity that its JSON file must hold."""
+        figures = {figure.files[0]: figure.identity for figure in self.selection.figures.values()}
+        return {REPORT: self.report_identity, **figures}
+
+    @cached_property
+    def outdated(self) -> set[str]:
+        """Files of fixed names that are missing or made from something else, as of the first look."""
+        return {path for path, identity in self.fixed.items() if not is_current(Path(path), identity)}
 
     @cached_property
     def done(self) -> set[str]:
