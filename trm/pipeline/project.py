@@ -57,10 +57,10 @@ class Project:
     def check_figures(self) -> None:
         """Check every figure, which only a main process needs. UserError: names the figure and its fault."""
         for figure in self.selection.figures.values():
+            experiments = [self.study.experiment(name) for name in figure.experiments]
             check_figure(figure, self.settings.study)
-            check_baseline(
-                figure, [self.study.experiment(name) for name in figure.experiments], self.settings.study
-            )
+            check_baseline(figure, experiments, self.settings.study)
+            check_axis(figure, experiments, self.settings.study)
         for name in self.selection.experiments:
             check_expectations(self.study.experiment(name), self.settings.study)
 
@@ -201,6 +201,29 @@ def check_baseline(figure: Figure, experiments: Sequence[ResolvedExperiment], wh
         raise UserError(
             f"{where}: figure {figure.stem}: no point has the baseline {baseline!r}{nearest(str(baseline), values)}; "
             f"{x} is {known}"
+        )
+
+
+MEASURED = {"restarts": "restarts", "unroll": "unroll", "frontier": "unroll", "steps": "traces"}
+"""Kind of figure -> the key of `evaluation` without which it has nothing to draw."""
+
+
+def check_axis(figure: Figure, experiments: Sequence[ResolvedExperiment], where: str) -> None:
+    """Refuse a law over a single value, and a figure of what no point measures. UserError: names the figure and the
+    key."""
+    points = [point for experiment in experiments for point in experiment.points]
+    x = {"law": getattr(figure.spec, "x", ""), "batch": "training.batch_size"}.get(figure.spec.kind, "")
+    section, _, key = x.partition(".")
+    if key in getattr(getattr(RunConfig(), section, None), "__dict__", {}):  # others are known after the runs
+        values = {str(getattr(getattr(point.runs[0].config, section), key)) for point in points}
+        if len(values) == 1:
+            raise UserError(
+                f"{where}: figure {figure.stem}: every point has {x}={values.pop()}: add values of {x} to the grid"
+            )
+    measured = MEASURED.get(figure.spec.kind, "")
+    if points and measured and not any(getattr(point.evaluation, measured) for point in points):
+        raise UserError(
+            f"{where}: figure {figure.stem}: a figure of kind {figure.spec.kind} needs evaluation.{measured}: set it"
         )
 
 
