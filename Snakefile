@@ -37,7 +37,6 @@ wildcard_constraints:
     evaluation=r"[0-9a-f]{8}",
     table=r"[A-Za-z0-9_]+-[0-9a-f]{8}",
     fit=r"[A-Za-z0-9_]+-[0-9a-f]{8}",
-    figure=r"[A-Za-z0-9_]+-[0-9a-f]{8}",
     stem=r"[A-Za-z0-9_]+",
 
 
@@ -46,7 +45,6 @@ localrules:
     table,
     fit,
     plot,
-    publish,
     html_report,
 
 

@@ -141,7 +141,6 @@ results collect X --dry-run
 results archive O --root X --dry-run
 study list --study X
 study compare X RUN
-study publish --figure X --identity abc --out O.pdf
 """.strip().splitlines()
 THINGS = ("RUN", "SET", "POOL", "nothing", "nothing-in-it", "text", "bytes", "list.json")
 RIGHT = {

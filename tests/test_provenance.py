@@ -32,4 +32,12 @@ def test_only_the_projects_own_commit_is_named(tmp_path, monkeypatch):
     git(unpacked, "add", "-A")
     git(unpacked, "commit", "-qm", "Our own")
     assert trm.provenance.commit() == (git(unpacked, "rev-parse", "HEAD"), False)
+    study = unpacked / "config/laptop.yaml"
+    study.parent.mkdir()
+    study.write_text("an edited study is in the identity of its runs")
+    git(unpacked, "add", "-A")
+    assert trm.provenance.commit()[1] is False
+    with (unpacked / "trm/provenance.py").open("a") as file:
+        file.write("# edited")
+    assert trm.provenance.commit()[1] is True
     assert trm.provenance.provenance()["commit"] == "0123abc"  # that of the code when it was imported

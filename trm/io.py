@@ -4,9 +4,11 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import math
 import os
+import stat
 import tempfile
 import textwrap
 from collections.abc import Iterator
@@ -32,9 +34,18 @@ def positive_number(variable: str, default: float) -> float:
     raise UserError(f"{variable}={text}: give a number above 0")
 
 
+def open_regular(path: str | Path) -> io.BufferedReader:
+    """Open a regular file for reading. OSError: it is something else, such as a FIFO, which would wait for a writer."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115 (the caller's)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return file
+
+
 def sha256_file(path: str | Path) -> str:
-    """SHA-256 of a file's content, hexadecimal."""
-    with open(path, "rb") as source:
+    """SHA-256 of a file's content, hexadecimal. OSError: also for what is no regular file."""
+    with open_regular(path) as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
@@ -101,7 +112,22 @@ def user_cache() -> Path:
 
 def build_folders(source: Path) -> list[Path]:
     """Where files built from `source` may be kept, in order of preference: beside it, or in a folder of the user."""
-    return [source / "__pycache__", user_cache() / "trm", Path(tempfile.gettempdir()) / f"trm-{os.getuid()}"]
+    folders = [source / "__pycache__", user_cache() / "trm"]
+    with contextlib.suppress(OSError):  # another user's: what is in it would run as this one
+        folders.append(private_folder())
+    return folders
+
+
+def private_folder() -> Path:
+    """`trm-UID` in the machine's temporary folder, made now if it was not before. Whatever is executed or locked in a
+    temporary place belongs in it. OSError: it is a link, or another user owns it or can write to it."""
+    folder = Path(tempfile.gettempdir()) / f"trm-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, "is not this user's alone", str(folder))
+    return folder
 
 
 def first_writable(folders: list[Path]) -> Path | None:
@@ -142,7 +168,8 @@ def read_json(path: str | Path) -> Any:
         UserError: missing, unreadable or not JSON.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        with open_regular(path) as file:
+            return json.loads(file.read().decode("utf-8-sig"))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: build it first, or check the path") from None
     except OSError as error:

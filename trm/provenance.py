@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+CODE = ("trm", "snakemake-executor-plugin-tpu", "envs", "workflow", "Snakefile")
+"""What runs: a study's settings are in the identity of each of its runs, so an edited study leaves no doubt."""
 PACKAGES = ("trm-scaling", "torch", "torch_xla", "triton", "numpy", "safetensors", "snakemake")
 
 
@@ -19,7 +21,7 @@ def now() -> str:
 
 
 def commit() -> tuple[str | None, bool | None]:
-    """Commit of this project's repository, and whether tracked files differ from it.
+    """Commit of this project's repository, and whether tracked files of `CODE` differ from it.
 
     If the project is not the root of a repository, what $TRM_COMMIT says: the hosts of a pod have sources alone. An
     archive unpacked inside another repository must not report that repository's commit: then (None, None).
@@ -36,7 +38,8 @@ def commit() -> tuple[str | None, bool | None]:
     try:
         if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
             return elsewhere
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", *CODE)
+        return git("rev-parse", "HEAD"), bool(changed)
     except (OSError, subprocess.SubprocessError):
         return elsewhere
 

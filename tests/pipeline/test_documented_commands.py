@@ -66,9 +66,7 @@ def checkout(project):
     for name in ("bin", "models", "docs"):
         shutil.copytree(ROOT / name, project.folder / name, ignore=shutil.ignore_patterns("results"))
     (project.folder / ".venv").symlink_to(sys.prefix)
-    results, question = project.folder / "results", {"question": "?", "figures": [{"kind": "curves"}]}
-    shutil.copy(next(results.glob("tables/data_size-*.spec.json")), project.folder / "experiment.json")
-    shutil.copy(results / "report.spec.json", project.folder / "report.json")
+    question = {"question": "?", "figures": [{"kind": "curves"}]}
     config = json.loads(trained(project.folder)[0].joinpath("training.json").read_text())["config"]
     for name in ("run.json", "RUN.json"):
         (project.folder / name).write_text(json.dumps(config))

@@ -12,7 +12,7 @@ import yaml
 from trm.pipeline import reporting
 from trm.pipeline.project import open_project
 
-DRAWING = {"plot", "publish", "html_report", "all"}
+DRAWING = {"plot", "html_report", "all"}
 
 
 def set_in(*path):
@@ -135,7 +135,7 @@ def test_a_change_of_style_redraws_only(project):
     jobs = project.would_run()
     assert set(jobs) <= DRAWING
     assert jobs["plot"] == 3
-    assert "3 figures: new in the study, or deleted\n" in project.said
+    assert "3 figures: missing, or made from something else\n" in project.said
 
 
 def test_a_raised_recipe_version_trains_all(project, monkeypatch, tmp_path):
@@ -156,18 +156,17 @@ def test_a_raised_recipe_version_trains_all(project, monkeypatch, tmp_path):
 
 def test_another_scale_never_passes_for_this_one(project):
     jobs = project.would_run("--config", "scale=other")
-    assert (jobs["table"], jobs["publish"], jobs["html_report"]) == (2, 3, 1)
+    assert (jobs["table"], jobs["plot"], jobs["html_report"]) == (2, 3, 1)
     assert "train" not in jobs
 
 
-def test_a_revert_publishes_again_what_exists(project):
-    """The earlier figure is older than the published one: only the recorded parameters differ."""
+def test_a_revert_draws_the_earlier_figure_again(project):
     before = project.study_path.read_text()
     project.edit(set_in("experiments", "batch", "figures", 0, "title", "Another title"))
     project.snakemake("--cores", "2")
     assert project.would_run() == {}
     project.study_path.write_text(before)
-    assert project.would_run() == {"publish": 1, "html_report": 1, "all": 1}
+    assert project.would_run() == {"plot": 1, "html_report": 1, "all": 1}
     project.snakemake("--cores", "2")
     assert project.would_run() == {}
 
@@ -177,9 +176,9 @@ def test_experiments_and_pictures_are_targets(project):
     (plots / "data_size.pdf").unlink()
     (plots / "batch.png").unlink()
     jobs = project.would_run("data_size")
-    assert jobs["publish"] == 1
+    assert jobs["plot"] == 1
     assert "html_report" not in jobs
-    assert project.would_run()["publish"] == 2
+    assert project.would_run()["plot"] == 2
 
 
 def test_sizes_are_checked_for_what_is_asked_for(project):
@@ -279,7 +278,7 @@ def test_looking_changes_nothing(project):
     project.edit(set_in("experiments", "batch", "question", "Another question?"))
     project.edit(set_in("experiments", "data_size", "figures", 0, "fit", "power_law_floor"))
     jobs = project.would_run()
-    assert jobs["publish"] >= 1
+    assert jobs["plot"] >= 1
     assert jobs["html_report"] == 1
     for words in (["--list-rules"], ["--lint"], ["--summary"]):
         project.snakemake(*words, check=False)

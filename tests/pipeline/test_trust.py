@@ -1,6 +1,8 @@
 """Files that are not what their names say: copied over one another, changed, or made from something else."""
 
+import contextlib
 import json
+import os
 import re
 import shutil
 
@@ -74,6 +76,21 @@ def edited(pattern, key):
     return damage
 
 
+def fifo(project):
+    path = files(project, "runs/*/training.json")[0]
+    path.unlink()
+    os.mkfifo(path)
+    return path
+
+
+def retyped(project):
+    """A list in place of the checksums: an archive of another version, or of somebody who means harm."""
+    path = files(project, "plots/*.json")[0]
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(sealed({**document, "sha256": [1]})))
+    return path.with_suffix(".pdf")
+
+
 TABLE = "tables/data_size-????????.csv"
 DAMAGED = {
     "weights of another run": (copied("runs/*/weights.safetensors"), "evaluate"),
@@ -87,13 +104,15 @@ DAMAGED = {
     "a number of a training": (edited("runs/*/training.json", "train_flops"), "evaluate"),
     "a number beside a table": (edited(f"{TABLE}.json", "device_seconds"), "fit"),
     "a number of a fit": (edited("fits/data_size-*.json", "y"), "plot"),
-    "a number of a figure": (edited("figures/*.json", "inches"), "publish"),
+    "a number of a figure": (edited("plots/*.json", "inches"), None),
     "another table": (copied("tables/*-????????.csv"), "fit"),
     "a changed table": (changed(TABLE), "fit"),
     "another fit": (rename_fit, "plot"),
-    "another figure": (copied("figures/*.png"), "publish"),
+    "another figure": (copied("plots/*.png"), None),
     "a changed data set": (changed("datasets/*/train/all__inputs.npy"), None),
-    "a changed published figure": (changed("plots/*.png"), None),
+    "a changed report": (changed("report.html"), None),
+    "a FIFO": (fifo, None),
+    "entries of another type": (retyped, None),
 }
 
 
@@ -111,16 +130,16 @@ def read(project, kind, path, out):
         return ["table", "--experiment", json.dumps(document), "--out", out]
     if kind == "fit":
         return ["fit", "--table", str(path), "--spec", '{"x": "data.train_puzzles"}', "--out", out]
-    if kind == "plot":
-        spec = json.dumps({"kind": "law", "x": "data.train_puzzles", "fit": "power_law"})
-        (table,) = map(str, files(project, TABLE))
-        return ["plot", "--spec", spec, "--table", table, "--fit", str(path), "--out", f"{out}.pdf"]
-    return f"study publish --figure {path.with_suffix('.pdf')} --identity a --out {out}.pdf".split()
+    assert kind == "plot"
+    spec = json.dumps({"kind": "law", "x": "data.train_puzzles", "fit": "power_law"})
+    (table,) = map(str, files(project, TABLE))
+    return ["plot", "--spec", spec, "--table", table, "--fit", str(path), "--out", f"{out}.pdf"]
 
 
 def verify(project, capsys):
     """Exit code and words of `trm results verify`."""
-    code = main(["results", "verify", str(project.folder / "results")])
+    with contextlib.chdir(project.folder):
+        code = main(["results", "verify", str(project.folder / "results")])
     return code, capsys.readouterr().out
 
 
@@ -157,12 +176,77 @@ def test_a_fit_and_a_figure_of_an_earlier_table_are_found(project, capsys):
     side.write_text(json.dumps(sealed(info)))
     code, said = verify(project, capsys)
     assert code == 1
-    for words in ("fits/data_size", "figures/data_size", "made from an earlier table"):
+    for words in ("fits/data_size", "plots/data_size", "made from an earlier table"):
         assert words in said
 
 
 def test_an_edit_during_a_run_is_called_one(project, monkeypatch, tmp_path, capsys):
     """The rule asks for the table of the study as it was when the run began."""
     monkeypatch.chdir(project.folder)
-    assert main(["study", "spec", "table", "data_size-0123abcd", "--out", str(tmp_path / "spec.json")]) == 2
+    assert main(["table", "--experiment", "data_size-0123abcd", "--out", str(tmp_path / "table.csv")]) == 2
     assert "experiments.yaml was edited during this run" in capsys.readouterr().err
+
+
+def other_study(project):
+    """The study is edited, and Snakemake's records are of another folder (a copy of the results, a new clone)."""
+    shutil.rmtree(project.folder / ".snakemake")
+    project.edit(lambda study: study["experiments"]["data_size"]["grid"]["product"].update(TRAIN_PUZZLES))
+    return {"plot": 2, "html_report": 1}
+
+
+def other_figure(project):
+    """One figure with all that belongs to it over another: Snakemake's records are those of the first."""
+    plots = project.folder / "results/plots"
+    for end in (".pdf", ".png", ".json"):
+        shutil.copyfile(plots / f"batch{end}", plots / f"data_size{end}")
+    return {"plot": 1, "html_report": 1}
+
+
+def figure_of_another_scale(project):
+    """As `collect` brings it: whole, sealed, of the right name."""
+    plots = project.folder / "results/plots"
+    path = plots / "data_size.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(sealed({**document, "identity": "0" * 64})))
+    return {"plot": 1, "html_report": 1}
+
+
+def no_proof(project):
+    """Of an earlier version, or copied without its JSON file."""
+    (project.folder / "results/plots/batch.json").unlink()
+    return {"plot": 1, "html_report": 1}
+
+
+def other_report(project):
+    (project.folder / "results/report.html").write_text("the report of another study")
+    return {"html_report": 1}
+
+
+TRAIN_PUZZLES = {"data.train_puzzles": [10, 20, 24]}
+UNPROVEN = (other_study, other_figure, figure_of_another_scale, no_proof, other_report)
+
+
+@pytest.mark.parametrize("change", UNPROVEN, ids=lambda change: change.__name__)
+def test_a_file_of_a_fixed_name_is_current_only_if_it_proves_it(project, capsys, change):
+    """With or without Snakemake's records, and with the triggers that look at times only."""
+    wanted = change(project)
+    for words in ((), ("--rerun-triggers", "mtime")):
+        jobs = project.would_run(*words)
+        assert wanted.items() <= jobs.items()
+        assert (
+            "missing, or made from something else\n" in project.said or "from these results\n" in project.said
+        )
+    code, said = verify(project, capsys)
+    assert code == 1
+    assert re.search("delete it and repeat|does not exist: build it first", said)
+    if change is not other_study:
+        project.snakemake("--cores", "2")
+        assert project.would_run() == {}
+        assert verify(project, capsys)[0] == 0
+
+
+def test_only_the_figure_that_was_asked_for_is_drawn_again(project):
+    other_figure(project)
+    no_proof(project)
+    assert project.would_run("results/plots/batch.pdf") == {"plot": 1}
+    assert project.would_run("data_size") == {"plot": 1, "data_size": 1}

@@ -19,7 +19,7 @@ def results(tmp_path) -> Path:
         "runs/b-2/training.json": "{}",
         "tables/data_size-1.csv": "x\n1\n",
         "report.html": "<html>",
-        "report.spec.json": "{}",
+        "report.json": "{}",
         "runs/a-1/.training.json.77": "half-written",
         "checkpoints/a-1/step-1/state": "state",
         "sources/pool/puzzles.npz": "puzzles",
@@ -30,7 +30,7 @@ def results(tmp_path) -> Path:
     return root
 
 
-SIX = ["report.html", "report.spec.json", "runs/a-1/training.json", "runs/a-1/weights.safetensors"]
+SIX = ["report.html", "report.json", "runs/a-1/training.json", "runs/a-1/weights.safetensors"]
 SIX += ["runs/b-2/training.json", "tables/data_size-1.csv"]
 
 

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -47,6 +48,27 @@ def test_a_lock_that_another_user_may_not_read_stops_nobody(tmp_path, monkeypatc
 
     monkeypatch.setattr(os, "open", refuse)
     assert claim(["a"], 0, tmp_path) == (0, False)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path.with_name("victim"))])
+def test_what_another_user_puts_in_place_of_a_lock_is_neither_opened_nor_followed(
+    make, tmp_path, monkeypatch
+):
+    """A FIFO would wait for ever, and the target of a link become writable for everybody."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
+    (tmp_path / "own").mkdir()
+    make(tmp_path / "trm-c.lock")
+    assert claim(["c"], 0, tmp_path) == (0, False)
+    assert not (tmp_path / "victim").exists()
+    assert (tmp_path / f"own/trm-{os.getuid()}/trm-c.lock").exists()
+
+
+def test_workers_of_one_machine_meet_in_a_folder_of_their_user(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    check = "import pathlib; store = pathlib.Path(os.environ['TRM_WORKERS_STORE']); "
+    check += "sys.exit('MASTER_PORT' in os.environ or store.parent.stat().st_mode & 0o077)"
+    assert run_workers(2, [sys.executable, "-c", SCRIPT + check]) == 0
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

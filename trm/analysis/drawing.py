@@ -118,6 +118,7 @@ def save(drawing: Drawing, out: str | Path, origin: Mapping[str, Any] | None = N
         drawing.canvas.savefig(png, format="png", metadata={"Title": drawing.title, "Description": subject})
         facts = words_of(drawing) | {"inches": drawing.canvas.get_figwidth(), "svg": _svg(drawing)}
     files = [out, out.with_suffix(".png"), out.with_suffix(".json")]
+    files[2].unlink(missing_ok=True)  # it never outlives the picture that it describes
     write_bytes(files[0], pdf.getvalue())
     write_bytes(files[1], png.getvalue())
     facts["narrow"] = _svg(drawing) if stack(drawing.canvas) else ""

@@ -243,5 +243,7 @@ class ReportSpec(Spec):
     experiments: tuple[ReportExperiment, ...] = Field(min_length=1)
     figures: tuple[str, ...] = ()
     """Study-wide figures (scaling_laws)."""
+    identities: dict[str, str] = {}
+    """What the JSON files of figures must hold, by the figures' names; others are not compared."""
     rebuild: str = "snakemake --profile profiles/local"
     """The command that builds the study."""

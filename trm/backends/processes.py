@@ -7,10 +7,11 @@ Needs no torch.
 import math
 import os
 import re
+import shutil
 import signal
-import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from types import FrameType
@@ -21,6 +22,10 @@ STOPPED = (75, 130, 143)
 """Exit codes of workers that stopped with a checkpoint: time limit, SIGINT, SIGTERM."""
 GRACE_SECONDS = 20.0
 """Time for the others to notice a dead worker; a worker that waits in NCCL never does."""
+
+
+STORE = "TRM_WORKERS_STORE"
+"""Environment variable: the file by which the workers of one machine find each other, in place of a port."""
 
 
 def run_workers(count: int, command: Sequence[str], nodes: int = 1, grace: float = GRACE_SECONDS) -> int:
@@ -35,19 +40,14 @@ def run_workers(count: int, command: Sequence[str], nodes: int = 1, grace: float
         UserError: the nodes do not divide the processes, or srun did not start this one.
     """
     local, first = count // nodes, 0
-    address, port = "127.0.0.1", 0
+    shared = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(local)}
+    meeting = None
     if nodes > 1:
         first, address, port = _place_among(nodes, count)
+        shared |= {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
     else:
-        with socket.socket() as free:
-            free.bind((address, 0))
-            port = free.getsockname()[1]
-    shared = {
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(local),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-    }
+        meeting = tempfile.mkdtemp(prefix="trm-workers-")  # of this user alone, which no port is
+        shared |= {"MASTER_ADDR": "127.0.0.1", STORE: f"{meeting}/store"}
     ranks = [{"RANK": str(first + rank), "LOCAL_RANK": str(rank)} for rank in range(local)]
     workers: list[subprocess.Popen[bytes]] = []
 
@@ -66,6 +66,8 @@ def run_workers(count: int, command: Sequence[str], nodes: int = 1, grace: float
         for worker in workers:
             worker.kill()
             worker.wait()
+        if meeting:
+            shutil.rmtree(meeting)
 
 
 def _place_among(nodes: int, count: int) -> tuple[int, str, int]:

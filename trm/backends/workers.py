@@ -1,6 +1,7 @@
 """torch.distributed for backends with one process per device: collectives that fail instead of hanging.
 
 The environment has torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and LOCAL_RANK to choose the GPU.
+Workers that `trm train --workers` starts on one machine meet in a file of this user alone, which needs no port.
 """
 
 import fcntl
@@ -12,6 +13,7 @@ from datetime import timedelta
 import torch
 from torch import Tensor
 
+from trm.backends.processes import STORE
 from trm.errors import UserError
 from trm.io import positive_number
 
@@ -83,7 +85,11 @@ class Workers:
         self.rank, self.world, self.seconds, self._dist = rank, world, seconds, dist
         try:
             dist.init_process_group(
-                transport, rank=rank, world_size=world, timeout=timedelta(seconds=seconds)
+                transport,
+                init_method=f"file://{os.environ[STORE]}" if world > 1 and STORE in os.environ else None,
+                rank=rank,
+                world_size=world,
+                timeout=timedelta(seconds=seconds),
             )
             # host vectors (checksums, barriers) need a transport that reads host memory
             self._host = (

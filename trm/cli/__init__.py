@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from trm.errors import UserError
-from trm.io import user_cache
+from trm.io import private_folder, user_cache
 from trm.storage.base import scheme_of
 
 COMMANDS = {
@@ -41,7 +41,7 @@ PIPELINE = "`pip install '.[pipeline]'` in this project's folder installs what s
 
 def use_writable_cache() -> None:
     """Where the user's cache folder cannot be written (no home, a read-only one), caches of this process and of those
-    that it starts are kept in .snakemake/cache."""
+    that it starts are kept in .snakemake/cache. Compiled programs of torch are in a folder of this user alone."""
     try:
         folder = user_cache()
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,6 +52,12 @@ def use_writable_cache() -> None:
         folder = Path(".snakemake/cache").absolute()
         os.environ["XDG_CACHE_HOME"] = str(folder)
         os.environ.setdefault("MPLCONFIGDIR", str(folder / "matplotlib"))
+    try:
+        built = private_folder()
+    except OSError:
+        built = folder / "trm"
+    # torch's own choice is a folder that any user can make beforehand; it unpickles what lies there
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(built / "inductor"))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--table", required=True, nargs="+", action="extend", metavar="FILE.csv")
     parser.add_argument("--fit", nargs="*", action="extend", default=[], metavar="FILE.json")
     parser.add_argument("--style", metavar="FILE.mplstyle", help="default: config/figures.mplstyle")
+    parser.add_argument("--identity", default="", help="of the figure in its study (given by the rule)")
     parser.add_argument("--out", required=True, metavar="FILE.pdf")
 
 
@@ -32,6 +33,6 @@ def run(args: argparse.Namespace) -> int:
     fits = [read_fit(path, tables) for path in args.fit]
     with styled(args.style):
         drawing = draw(spec, tables, fits)
-        save(drawing, args.out, origin(tables))
+        save(drawing, args.out, {**origin(tables), "identity": args.identity})
     print(f"{args.out}: {drawing.sentence}")
     return 0

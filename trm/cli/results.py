@@ -6,7 +6,8 @@ python -m trm results keep docs/results
 python -m trm results verify
 
 Only files that differ are copied; nothing is ever deleted. `verify` compares every file with its name, its checksum
-and the files that it was made from, also in a tree that was collected.
+and the files that it was made from, also in a tree that was collected; and figures and report with what the study that
+--study names asks for (default: the study of the report that is there).
 """
 
 import argparse
@@ -40,11 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_study_options(keep)
     check = actions.add_parser("verify", help="compare every file with its name, checksum and origin")
     check.add_argument("root", nargs="?", default="results", help="results folder (default: %(default)s)")
+    add_study_options(check)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.action == "verify":
-        return _verify(args.root)
+        return _verify(args)
     if args.action == "keep":
         return _keep(args)
     from trm.results.archive import RESULTS, differing, links_out, open_place, send
@@ -68,20 +70,43 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _verify(root: str) -> int:
+def _verify(args: argparse.Namespace) -> int:
+    from trm.errors import UserError
     from trm.results.verify import verify
     from trm.study.text import count
 
-    found = verify(Path(root))
+    root = args.root
+    wanted = None
+    try:
+        wanted = _study_of(args).fixed
+    except UserError as error:
+        print(f"figures and report are not compared with a study: {error}")
+    found = verify(Path(root), wanted)
     for problem in found.problems:
         print(problem)
     if found.unproven:
         print(f"without checksums, from an earlier version: {', '.join(found.unproven)}")
     checked = ", ".join(count(number, kind) for kind, number in found.counts.items() if number)
-    verdict = "no problem found" if found.unproven else "all checksums match"
+    match = "all checksums match, which shows that nothing is damaged, not who wrote it"
+    verdict = "no problem found" if found.unproven else match
     verdict = count(len(found.problems), "problem") if found.problems else verdict
     print(f"{root}: {checked}; {verdict}")
     return 1 if found.problems else 0
+
+
+def _study_of(args: argparse.Namespace) -> Any:
+    """The study that the options name; without them the one that the report here was made for."""
+    import shlex
+
+    from trm.cli.study import add_study_options, project_of
+    from trm.io import read_json
+
+    if args.study or args.scale or args.set or args.config:
+        return project_of(args)
+    stamp = read_json(Path(args.root, "report.json"))
+    options = argparse.ArgumentParser()
+    add_study_options(options)
+    return project_of(options.parse_args(shlex.split(str(stamp.get("options", "")))))
 
 
 def _keep(args: argparse.Namespace) -> int:

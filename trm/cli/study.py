@@ -1,4 +1,4 @@
-"""`python -m trm study`: list and show experiments, run them, and the small commands that rules call.
+"""`python -m trm study`: list, show and compare experiments, and run them.
 
 python -m trm study list
 python -m trm study show data_size --study config/laptop.yaml
@@ -66,18 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs", nargs=2, metavar="RUN", help="path, name, or a part of the name that only one run has"
     )
     compare.add_argument("--root", default="results/runs", help="folder of the runs (default: %(default)s)")
-    spec = commands.add_parser("spec", help="the JSON that `table` and `report` read (called by rules)")
-    spec.add_argument("what", choices=("table", "report"))
-    spec.add_argument("name", nargs="?", default="")
-    spec.add_argument("--options", default="", help="options of `study list` as one text")
-    spec.add_argument("--root", default="", help="put before the runs' folders")
-    spec.add_argument("--out", required=True)
     for command in (listing, show):
         add_study_options(command)
-    publish = commands.add_parser("publish", help="put a figure under its fixed name (called by rules)")
-    publish.add_argument("--figure", required=True)
-    publish.add_argument("--identity", required=True)
-    publish.add_argument("--out", required=True)
     init = commands.add_parser("init", help="write a folder for a study of your own, ready to run")
     init.add_argument("folder", help="a new folder, or an empty one")
     launch = commands.add_parser(
@@ -157,32 +147,10 @@ def _show(args: argparse.Namespace) -> int:
     return 0
 
 
-def _spec(args: argparse.Namespace) -> int:
-    from trm.io import write_json
-    from trm.pipeline.reporting import report_spec
-
-    options = argparse.ArgumentParser()
-    add_study_options(options)
-    project = project_of(options.parse_args(shlex.split(args.options)))
-    if args.what == "report":
-        document = report_spec(project)
-    else:
-        document = project.catalogue.table_spec(args.name, args.root)
-    write_json(args.out, document)
-    return 0
-
-
 def _compare(args: argparse.Namespace) -> int:
     from trm.results.compare import compare, find_run
 
     print(compare(*(find_run(name, args.root) for name in args.runs)))
-    return 0
-
-
-def _publish(args: argparse.Namespace) -> int:
-    from trm.pipeline.reporting import publish
-
-    publish(args.figure, args.identity, args.out)
     return 0
 
 

@@ -339,9 +339,7 @@ class View:
                 for line in _tail(Path(job.log), 20_000).splitlines():
                     if line.startswith("- "):
                         console.print(Text(line))
-        shown = {
-            rule: [job.output for job in done if job.rule == rule] for rule in ("html_report", "publish")
-        }
-        written = ", ".join(shown["html_report"] or shown["publish"])
+        shown = {rule: [job.output for job in done if job.rule == rule] for rule in ("html_report", "plot")}
+        written = ", ".join(shown["html_report"] or shown["plot"])
         trained = f"{count(self.study.trained(), 'run')} trained, all done" if self.study.runs else "All done"
         console.print(f"{trained} in {took}{f': {written}' if written else '.'}", style="bold")

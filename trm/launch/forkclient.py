@@ -13,7 +13,7 @@ FOLDER = "TRM_FORK_SERVER"
 """Environment variable: the folder of the servers' sockets. Empty or unset: no server."""
 COMMANDS = {
     "training": ("train", "evaluate"),
-    "analysis": ("fit", "plot", "report", "study publish", "study spec", "table"),
+    "analysis": ("fit", "plot", "report", "table"),
 }
 """What each server runs."""
 READ_AT_IMPORT = (

@@ -21,9 +21,9 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 from trm.errors import UserError
 from trm.io import shipped
 from trm.launch.controller import Controller, refuse
-from trm.pipeline.catalogue import published, source_name
+from trm.pipeline.catalogue import source_name
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.project import Project, check_sizes, open_project
+from trm.pipeline.project import REPORT, Project, check_sizes, open_project
 from trm.pipeline.settings import Settings
 from trm.provenance import commit_in_words
 from trm.study.fingerprint import digest
@@ -116,8 +116,21 @@ class Jobs:
             words += ["--workers", str(workers), "--nodes", str(self.plan.nodes(run))]
         return words
 
+    def _counts_as_missing(self, path: str) -> None:
+        """Have Snakemake make a file whose name is fixed, if it is not the one that the study asks for. Snakemake looks
+        at its own records instead, which are of this folder only, and not consulted with `--rerun-triggers mtime`."""
+        if self._snakemake is not None and path in self.project.outdated:
+            self._snakemake.dag.forcefiles.add(path)
+
+    def tables_of_figure(self, stem: str) -> tuple[str, ...]:
+        """Tables that a figure shows."""
+        figure = self.selection.figure(stem)
+        self._counts_as_missing(figure.files[0])
+        return figure.tables
+
     def report(self) -> list[str]:
         """Tables, fits and figures of the report."""
+        self._counts_as_missing(REPORT)
         tables = map(self.catalogue.table_file, self.selection.experiments)
         shown = self.selection.shown
         fits = dict.fromkeys(fit.file for figure in shown for fit in figure.fits)
@@ -126,12 +139,10 @@ class Jobs:
     def everything(self) -> list[str]:
         """The report and every figure that it shows."""
         self.project.check_sizes()
-        stems = [figure.stem for figure in self.selection.shown]
-        pictures = [published(stem).removesuffix(".pdf") + end for stem in stems for end in (".pdf", ".png")]
-        return ["results/report.html", *pictures]
+        return [REPORT, *(file for figure in self.selection.shown for file in figure.files[:2])]
 
     def target(self, name: str) -> list[Any]:
-        """What an experiment publishes, or the evaluations of the one grid point of `--point`. UserError: the
+        """Figures of an experiment, or the evaluations of the one grid point of `--point`. UserError: the
         experiment cannot run here."""
         study, label = self.project.study, self.settings.point
         experiment = study.experiment(name)

@@ -1,6 +1,7 @@
 """Names and files of everything that a study makes at one scale. Imports neither numpy nor torch.
 
-Every file between the data and the figures is named by a digest of what it depends on: what exists is current.
+Every file between the data and the fits is named by a digest of what it depends on: what exists is current. Figures and
+report have fixed names; the JSON file of each holds that digest (`trm.analysis.origin.is_current`).
 """
 
 from collections.abc import Iterable
@@ -64,23 +65,13 @@ class Figure:
     identity: str
 
     @property
-    def name(self) -> str:
-        """Name of the files by content."""
-        return f"{self.stem}-{self.identity[:8]}"
-
-    @property
     def files(self) -> list[str]:
-        """PDF, PNG and caption."""
-        return [f"results/figures/{self.name}{end}" for end in (".pdf", ".png", ".json")]
+        """PDF, PNG, and the JSON file with words and identity."""
+        return [f"results/plots/{self.stem}{end}" for end in (".pdf", ".png", ".json")]
 
     @property
     def json(self) -> str:
         return canonical_json(self.spec.model_dump(mode="json"))
-
-
-def published(stem: str) -> str:
-    """Where a figure is published."""
-    return f"results/plots/{stem}.pdf"
 
 
 @cache

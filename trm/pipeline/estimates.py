@@ -29,7 +29,7 @@ PROGRAM_MB = 4000
 """Host memory of one worker before it trains: Python, torch, the libraries of its device, the data set."""
 
 
-DRAWING = ("table", "fit", "plot", "publish", "html_report")
+DRAWING = ("table", "fit", "plot", "html_report")
 """Rules whose jobs run beside Snakemake, on its machine."""
 RESUMED = ("train", "evaluate")
 """Rules whose jobs stop at their time limit and go on in another job."""

@@ -8,7 +8,7 @@ from trm.io import shipped, write_text
 
 COPIED = (
     "Snakefile", "workflow/rules", "workflow/report", "envs/cpu", "profiles/local", "profiles/gpu", "profiles/slurm",
-    "profiles/tpu", "config/README.md", "config/cloud.yaml", "config/figures.mplstyle", "config/hardware.yaml",
+    "profiles/tpu", "config/README.md", "config/cloud.example.yaml", "config/figures.mplstyle", "config/hardware.yaml",
     "config/schema.json",
 )  # fmt: skip
 

@@ -65,6 +65,7 @@ def document(project: Project, jobs: Collection[Job], at_once: int, asked: Colle
         "wall_seconds": max(busy, chain),
         "files": _files_read(project, runs),
         "average": average_remark([project.runs[row["run"]].config.training for row in runs]),
+        "random_splits": _random_splits(project, runs),
         "speed": _speed(project, estimates),
         "checkpoint_bytes": sum(
             row["checkpoint_bytes"] * (project.study.runtime[row["run"]].keep_checkpoints + 1) for row in runs
@@ -104,6 +105,14 @@ def _files_read(project: Project, runs: list[dict[str, Any]]) -> dict[str, str]:
     """Files of the user that the data of `runs` are cut from, with their SHA-256."""
     data = {project.runs[row["run"]].config.data for row in runs}
     return {file: found for item in data for file, found in zip(item.files, item.sha256)}
+
+
+def _random_splits(project: Project, runs: list[dict[str, Any]]) -> list[str]:
+    """The first file of each ARC data set of which no file says whether its tasks are for training or for tests."""
+    data = {project.runs[row["run"]].config.data for row in runs}
+    return sorted(
+        item.files[0] for item in data if item.names and not any("/" in name for name in item.names)
+    )
 
 
 def _price_words(pricing: str, machine: Hardware) -> str:
@@ -194,6 +203,10 @@ def text(document: dict[str, Any]) -> str:
         used = _priced(so_far["device_hours"], device, so_far["usd"])
         lines.append(f"Spent so far: {used} by {count(so_far['jobs'], 'job')}")
     lines += [f"Reads {file} (SHA-256 {found[:12]}...)" for file, found in document["files"].items()]
+    lines += [
+        f"Tasks of {file} and the files with it are split at random: no name says training or evaluation"
+        for file in document["random_splits"]
+    ]
     lines.append(f"Speed: {document['speed']}")
     lines += filter(None, [document["average"]])
     if total["runs"]:

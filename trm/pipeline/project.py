@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from trm.analysis.origin import is_current
 from trm.analysis.specs import Check
 from trm.errors import UserError
 from trm.io import sha256_file
@@ -29,10 +30,13 @@ from trm.study.tasks import NO_SYMMETRIES, no_guesses, spec_of
 from trm.training.history import COLUMNS
 
 TARGET = re.compile(
-    r"(?:^|/)results/(sources|datasets|runs|tables|fits|figures|plots)/"
+    r"(?:^|/)results/(sources|datasets|runs|tables|fits|plots)/"
     r"(?:([^/]+/evaluation-[^/]+)|([^/]+)/|([^/.]+)\.)"
 )
 """A file by which Snakemake is asked for what a study makes, and its name there."""
+
+
+REPORT = "results/report.html"
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,10 @@ class Project:
     def check_figures(self) -> None:
         """Check every figure, which only a main process needs. UserError: names the figure and its fault."""
         for figure in self.selection.figures.values():
+            experiments = [self.study.experiment(name) for name in figure.experiments]
             check_figure(figure, self.settings.study)
-            check_baseline(
-                figure, [self.study.experiment(name) for name in figure.experiments], self.settings.study
-            )
+            check_baseline(figure, experiments, self.settings.study)
+            check_axis(figure, experiments, self.settings.study)
         for name in self.selection.experiments:
             check_expectations(self.study.experiment(name), self.settings.study)
 
@@ -75,7 +79,6 @@ class Project:
             "runs": ("run or evaluation", lambda: (*self.runs, *self.study.evaluations)),
             "tables": ("table", lambda: catalogue.tables),
             "fits": ("fit", lambda: selection.fits),
-            "figures": ("figure", lambda: selection.figures_by_name),
             "plots": ("figure", lambda: selection.figures),
         }
         for target in targets:
@@ -103,6 +106,17 @@ class Project:
             [sha256_file(path) for path in sorted(models_folder().glob("*/weights.safetensors"))],
         ]
         return digest(shown)
+
+    @property
+    def fixed(self) -> dict[str, str]:
+        """Every file of a fixed name -> the identity that its JSON file must hold."""
+        figures = {figure.files[0]: figure.identity for figure in self.selection.figures.values()}
+        return {REPORT: self.report_identity, **figures}
+
+    @cached_property
+    def outdated(self) -> set[str]:
+        """Files of fixed names that are missing or made from something else, as of the first look."""
+        return {path for path, identity in self.fixed.items() if not is_current(Path(path), identity)}
 
     @cached_property
     def done(self) -> set[str]:
@@ -188,6 +202,29 @@ def check_baseline(figure: Figure, experiments: Sequence[ResolvedExperiment], wh
         raise UserError(
             f"{where}: figure {figure.stem}: no point has the baseline {baseline!r}{nearest(str(baseline), values)}; "
             f"{x} is {known}"
+        )
+
+
+MEASURED = {"restarts": "restarts", "unroll": "unroll", "frontier": "unroll", "steps": "traces"}
+"""Kind of figure -> the key of `evaluation` without which it has nothing to draw."""
+
+
+def check_axis(figure: Figure, experiments: Sequence[ResolvedExperiment], where: str) -> None:
+    """Refuse a law over a single value, and a figure of what no point measures. UserError: names the figure and the
+    key."""
+    points = [point for experiment in experiments for point in experiment.points]
+    x = {"law": getattr(figure.spec, "x", ""), "batch": "training.batch_size"}.get(figure.spec.kind, "")
+    section, _, key = x.partition(".")
+    if key in getattr(getattr(RunConfig(), section, None), "__dict__", {}):  # others are known after the runs
+        values = {str(getattr(getattr(point.runs[0].config, section), key)) for point in points}
+        if len(values) == 1:
+            raise UserError(
+                f"{where}: figure {figure.stem}: every point has {x}={values.pop()}: add values of {x} to the grid"
+            )
+    measured = MEASURED.get(figure.spec.kind, "")
+    if points and measured and not any(getattr(point.evaluation, measured) for point in points):
+        raise UserError(
+            f"{where}: figure {figure.stem}: a figure of kind {figure.spec.kind} needs evaluation.{measured}: set it"
         )
 
 

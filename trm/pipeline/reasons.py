@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from trm.pipeline.estimates import DRAWING, Job
-from trm.pipeline.project import Project
+from trm.pipeline.project import REPORT, Project
 from trm.study.fingerprint import RECIPE_VERSION
 from trm.study.text import count
 
 NOUNS = {
     "preflight": "check", "source": "pool", "dataset": "data set", "train": "run", "evaluate": "evaluation",
-    "table": "table", "fit": "fit", "plot": "figure", "publish": "published figure", "html_report": "report",
+    "table": "table", "fit": "fit", "plot": "figure", "html_report": "report",
 }  # fmt: skip
 """What a job of each rule makes, in the order of the lines."""
 SHOWN = 4
@@ -53,6 +53,10 @@ class Words:
 
     def __init__(self, project: Project, jobs: set[Job], owners: dict[Job, str]):
         self._project, self._jobs, self._owners = project, jobs, owners
+        self._outdated = {
+            Job("html_report") if path == REPORT else Job("plot", Path(path).stem)
+            for path in project.outdated
+        }
         self._begun: dict[str, set[str]] = {}
         """Experiment -> runs of the grid points of which a run is finished."""
         self._earlier: dict[str, Path] = {}
@@ -70,7 +74,7 @@ class Words:
             reason: Snakemake's.
             follows: it reads what another job makes.
         """
-        if reason.forced:
+        if reason.forced and job not in self._outdated:
             return "forced on the command line", ""
         if reason._incomplete_output:
             return "interrupted before, and not whole", ""
@@ -85,6 +89,8 @@ class Words:
             return "not measured in this way so far, in", self._owners[job]
         if job.rule == "evaluate":
             return "of these runs", ""
+        if job in self._outdated and not follows:
+            return "missing, or made from something else", ""
         if job.rule in DRAWING:
             return ("from these results" if follows else "new in the study, or deleted"), ""
         return "missing, and the jobs below need them", ""

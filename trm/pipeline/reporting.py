@@ -1,4 +1,4 @@
-"""What the report reads, the figures under their fixed names, and the report of the results so far after a failure."""
+"""What the report reads, and the report of the results so far after a failure."""
 
 import shlex
 import signal
@@ -8,9 +8,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trm.analysis.origin import read_figure
 from trm.errors import UserError
-from trm.io import write_bytes, write_json
+from trm.io import write_json
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.project import Project, open_project
 
@@ -52,6 +51,7 @@ def report_spec(project: Project) -> dict[str, Any]:
         "intro": project.study.file.about,
         "experiments": experiments,
         "figures": [figure.files[0] for figure in project.selection.shown if figure.stem not in own],
+        "identities": {figure.stem: figure.identity for figure in project.selection.shown},
         "rebuild": rebuild,
     }
 
@@ -66,17 +66,6 @@ def failed_runs(project: Project, runs: list[str]) -> list[dict[str, str]]:
             last = next((line for line in reversed(lines) if line.strip()), "")
             failed.append({"run": run, "sentence": last[:500], "log": str(log)})
     return failed
-
-
-def publish(figure: str, identity: str, out: str) -> None:
-    """Copy a figure's PDF and PNG to a fixed name, with its identity and caption as JSON. UserError: a file is missing,
-    damaged or cannot be written."""
-    source, target = Path(figure), Path(out)
-    caption = read_figure(source)
-    target.with_suffix(".json").unlink(missing_ok=True)  # it never outlives the picture it describes
-    for suffix in (".pdf", ".png"):
-        write_bytes(target.with_suffix(suffix), source.with_suffix(suffix).read_bytes())
-    write_json(target.with_suffix(".json"), {"identity": identity, "figure": source.name, "caption": caption})
 
 
 def write_partial_report(config: dict[str, Any], asked: set[str]) -> None:
@@ -119,9 +108,9 @@ def _gather(project: Project, section: dict[str, Any], work: Path) -> None:
     name = section["name"]
     if Path(section["table"]).exists():
         return
-    spec, table = work / f"{name}.spec.json", work / f"{name}.csv"
-    write_json(spec, project.catalogue.table_spec(name, project.files.root))
-    if not _trm("table", "--experiment", spec, "--out", table, "--allow-missing"):
+    table, options = work / f"{name}.csv", shlex.split(project.options)
+    words = ["--experiment", name, "--root", project.files.root, "--out", table, "--allow-missing"]
+    if not _trm("table", *options, *words):
         return
     section["table"] = str(table)
     figures = []
@@ -131,8 +120,9 @@ def _gather(project: Project, section: dict[str, Any], work: Path) -> None:
             out = work / f"{fit.name}.json"
             if _trm("fit", "--table", table, "--spec", fit.json, "--out", out):
                 fits.append(out)
-        out = work / f"{figure.name}.pdf"
-        if _trm("plot", "--spec", figure.json, "--table", table, "--fit", *fits, "--out", out):
+        out = work / f"{figure.stem}.pdf"
+        words = ["--table", table, "--fit", *fits, "--identity", figure.identity, "--out", out]
+        if _trm("plot", "--spec", figure.json, *words):
             figures.append(str(out))
     section["figures"] = figures
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from trm.errors import UserError
-from trm.pipeline.catalogue import Catalogue, Figure, Fit, published
+from trm.pipeline.catalogue import Catalogue, Figure, Fit
 
 
 class Selection:
@@ -105,17 +105,8 @@ class Selection:
         """Every fit of the scale by its file stem."""
         return {fit.name: fit for figure in self.figures.values() for fit in figure.fits}
 
-    @cached_property
-    def figures_by_name(self) -> dict[str, Figure]:
-        """The same by the names of their files in results/figures."""
-        return {figure.name: figure for figure in self.figures.values()}
-
     def figure(self, stem: str) -> Figure:
         return self._catalogue.find(self.figures, stem, "figure")
-
-    def figure_by_name(self, name: str) -> Figure:
-        """A figure by the name of its file in results/figures."""
-        return self._catalogue.find(self.figures_by_name, name, "figure")
 
     def fit(self, name: str) -> Fit:
         return self._catalogue.find(self.fits, name, "fit")
@@ -127,9 +118,9 @@ class Selection:
 
     @cached_property
     def targets(self) -> dict[str, list[str]]:
-        """Experiment -> its published figures, or its table if it has none; nothing for one that cannot run."""
+        """Experiment -> its figures, or its table if it has none; nothing for one that cannot run."""
         catalogue, found = self._catalogue, {}
         for name, experiment in self._study.experiments.items():
-            figures = [published(figure.stem) for figure in catalogue.figures_of(name)]
+            figures = [figure.files[0] for figure in catalogue.figures_of(name)]
             found[name] = figures or ([] if experiment.skip else [catalogue.table_file(name)])
         return found

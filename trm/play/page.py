@@ -1,6 +1,9 @@
 """The page's HTML: a whole file, or a part for the report and the documentation site. It loads nothing else."""
 
 import json
+from base64 import b64encode
+from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -17,6 +20,21 @@ EXAMPLES = (
     "................12..3..4.........5......1......67..8.3.2.5.....17.....9.9....3...",
 )
 """Puzzles to pick, each shown under a new random symmetry."""
+
+
+def policy(scripts: Iterable[str]) -> str:
+    """A Content-Security-Policy under which a page runs these inline scripts and no others, and loads nothing."""
+    hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in scripts]
+    allowed = " ".join(f"'sha256-{text}'" for text in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; worker-src blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def scripts() -> list[str]:
+    """The inline scripts of `part`."""
+    return [path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.js"))]
 
 
 def part(models: Path) -> Markup:
@@ -40,4 +58,6 @@ def _render(template: str, models: list[dict[str, object]]) -> str:
     data = json.dumps({"models": models, "examples": EXAMPLES}, separators=(",", ":"))
     texts = {path.stem: Markup(path.read_text(encoding="utf-8")) for path in HERE.glob("*.[cj]s*")}
     # "<" is escaped so that no text inside the data can end the script element
-    return environment.get_template(template).render(data=Markup(data.replace("<", "\\u003c")), **texts)
+    return environment.get_template(template).render(
+        data=Markup(data.replace("<", "\\u003c")), policy=policy(scripts()), **texts
+    )

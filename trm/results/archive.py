@@ -21,9 +21,9 @@ from trm.study.reading import parse
 if TYPE_CHECKING:
     import pandas as pd
 
-RESULTS = ("runs", "tables", "fits", "figures", "plots")
+RESULTS = ("runs", "tables", "fits", "plots")
 """Folders of results. Data sets can be rebuilt, and checkpoints only serve to resume."""
-FILES = ("report.html", "report.spec.json")
+FILES = ("report.html", "report.json")
 
 
 def open_place(uri: str) -> Store:

@@ -1,7 +1,7 @@
 """Check a whole tree of results: every file against its name, its checksum and the files that it was made from."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,14 +11,12 @@ from trm.analysis.tables import Table, load
 from trm.data.files import MANIFEST, read_manifest
 from trm.data.files import verify as verify_files
 from trm.errors import UserError
-from trm.io import read_json
 from trm.study.fingerprint import digest
 from trm.study.records import (
     AGAIN,
     CHECKSUM,
     TRAINING,
     WEIGHTS,
-    check_checksum,
     check_evaluation,
     check_name,
     read_record,
@@ -38,8 +36,13 @@ class Verified(NamedTuple):
     """Runs with a file that has no checksum, because an earlier version wrote it."""
 
 
-def verify(root: Path) -> Verified:
-    """Check everything below a results folder. UserError: it holds no results."""
+def verify(root: Path, wanted: dict[str, str] | None = None) -> Verified:
+    """Check everything below a results folder. UserError: it holds no results.
+
+    Args:
+        wanted: `Project.fixed` of the study that the figures and the report should be of; None: they are not compared.
+    """
+    wanted = wanted or {}
     runs: dict[str, dict[str, Any]] = {}
     tables: list[Table] = []
     unproven: set[str] = set()
@@ -50,18 +53,25 @@ def verify(root: Path) -> Verified:
         "evaluation": ("runs/*/evaluation-*.json", partial(_evaluation, runs=runs, unproven=unproven)),
         "table": ("tables/*.csv", partial(_table, runs=runs, tables=tables)),
         "fit": ("fits/*.json", partial(read_fit, tables=tables)),
-        "figure": ("figures/*.pdf", partial(read_figure, tables=tables)),
-        "published figure": ("plots/*.pdf", _published),
+        "figure": ("plots/*.pdf", partial(_fixed, tables=tables, wanted=wanted)),
+        "report": ("report.html", partial(_fixed, tables=(), wanted=wanted)),
     }
     counts, problems = {}, []
+    odd = [path for path in sorted(root.rglob("*")) if not (path.is_file() or path.is_dir())]
+    problems += [f"{path} is no regular file: {AGAIN}" for path in odd]  # reading a FIFO would never end
+    unreadable = {path.parent for path in odd}
     for kind, (pattern, check) in checks.items():
         paths = [path for path in sorted(root.glob(pattern)) if not path.name.endswith(".curves.csv")]
         counts[kind] = len(paths)
         for path in paths:
+            if path.parent in unreadable:
+                continue
             try:
                 check(path)
             except UserError as error:
                 problems.append(str(error))
+            except Exception as error:  # entries of other types than this version writes
+                problems.append(f"{path} is damaged or of another version ({error!r}): {AGAIN}")
     if not any(counts.values()):
         what = (
             "holds no results" if os.access(root, os.R_OK | os.X_OK) else "does not exist or cannot be read"
@@ -109,8 +119,6 @@ def _table(path: Path, runs: dict[str, dict[str, Any]], tables: list[Table]) -> 
             raise UserError(f"{path} was made from another training of {run} than the one here: {AGAIN}")
 
 
-def _published(path: Path) -> None:
-    stamp = read_json(path.with_suffix(".json"))
-    caption = stamp.get("caption") if isinstance(stamp, dict) else None
-    for end, wanted in ((caption or {}).get("sha256") or {}).items():
-        check_checksum(path.with_suffix(end), wanted)
+def _fixed(path: Path, tables: Sequence[Table], wanted: dict[str, str]) -> None:
+    name = f"results/plots/{path.name}" if path.suffix == ".pdf" else f"results/{path.name}"
+    read_figure(path, tables, wanted.get(name, ""))

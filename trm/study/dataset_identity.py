@@ -32,6 +32,8 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
                 f"data.sha256 has {len(data.sha256)} checksums for {len(data.files)} data.files: give one for each file"
             )
         identity["sha256"] = list(data.sha256)
+        if data.names:
+            identity["names"] = list(data.names)
     elif data.source == "official" and (official := spec.official):
         if official.revision != official.first_revision:  # a later revision is another data set
             identity["sha256"] = list(official.sha256.values())

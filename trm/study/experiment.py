@@ -91,7 +91,7 @@ class Scale(Section):
 
 
 RULES = {
-    *("all", "source", "dataset", "train", "evaluate", "table", "fit", "plot", "publish", "html_report"),
+    *("all", "source", "dataset", "train", "evaluate", "table", "fit", "plot", "html_report"),
     *("preflight", "report", "study"),
 }
 """Reserved names: Snakemake's rules and the two selections."""

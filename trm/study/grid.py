@@ -220,22 +220,34 @@ def _grid_points(grid: Grid, where: str) -> Iterator[tuple[Flat, str]]:
     """Coordinates and label of every point of a grid."""
     for key in (*grid.product, *grid.zip):
         check_key(key, where)
-    axes = [[{key: value} for value in values] for key, values in grid.product.items()]
+    axes: list[tuple[str, list[dict[str, Any]]]] = [
+        ("product", [{key: value} for value in values]) for key, values in grid.product.items()
+    ]
     if grid.zip:
-        axes.append([dict(zip(grid.zip, row)) for row in zip(*grid.zip.values())])
+        axes.append(("zip", [dict(zip(grid.zip, row)) for row in zip(*grid.zip.values())]))
     if grid.points:
-        axes.append(grid.points)
-    for axis in axes:
+        axes.append(("points", [dict(point) for point in grid.points]))
+    owners: dict[str, str] = {}
+    for name, axis in axes:
         if not axis:
             raise UserError(f"{where}: an empty list has no points; give it a value or remove it")
-    for parts in itertools.product(*axes):
+        keys = {key: None for part in axis for key in _without_label(part, where)}
+        for key in keys:
+            if (other := owners.setdefault(key, name)) != name:
+                raise UserError(f"{where}: {key} is in `{other}` and in `{name}`: keep one")
+    for parts in itertools.product(*(axis for _, axis in axes)):
         coords: Flat = {}
         labels = []
         for part in parts:
-            values = flatten({key: value for key, value in part.items() if key != "label"}, where)
+            values = _without_label(part, where)
             labels.append(str(part["label"]) if "label" in part else _values_text(values))
             coords |= values
         yield coords, ", ".join(filter(None, labels))
+
+
+def _without_label(part: dict[str, Any], where: str) -> Flat:
+    """The dotted keys of a part of a point."""
+    return flatten({key: value for key, value in part.items() if key != "label"}, where)
 
 
 def typed(flat: Flat, seed: Any, where: str, label: str = "") -> tuple[RunConfig, EvaluationConfig]:
@@ -295,6 +307,8 @@ def _refuse_replaced(given: Flat, points: list[Flat], where: str) -> None:
     lengths = {f"training.{name}" for name in LENGTHS}
     for key in given:
         others = lengths if key in lengths else {key}
+        if key == "training.lr_rule":
+            others = {"training.lr_rule", "training.lr"}  # a point's rate is in place of both
         if points and all(others & point.keys() for point in points):
             raise UserError(f"{where}: every point has its own value in place of {key}: remove it")
 

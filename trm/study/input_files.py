@@ -10,14 +10,15 @@ from trm.errors import UserError
 from trm.io import sha256_file
 from trm.storage.base import is_remote
 from trm.study.merge import Flat
+from trm.study.tasks import spec_of
 
 ENDINGS = (".json", ".csv", ".csv.gz")
 """Of input files, in folders and patterns."""
 
 
 def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
-    """The data section with the checksums of its files: computed for local files, given for remote ones
-    (`gs://bucket/file.csv#sha256=HEX`). Folders and patterns become their files.
+    """The data section with the checksums of its files, computed for local files, given for remote ones
+    (`gs://bucket/file.csv#sha256=HEX`), and for ARC with their names. Folders and patterns become their files.
 
     Raises:
         UserError: a local file cannot be read, or a remote one has no checksum.
@@ -27,15 +28,14 @@ def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
         files = (files,)
     if not files:
         return data
-    files = [path for name in files for path in _expanded(str(name), where)]
-    if data.get("sha256"):
-        return {**data, "files": tuple(files)}
-    named = [_named_checksum(str(name), where) for name in files]
-    return {
-        **data,
-        "files": tuple(name for name, _ in named),
-        "sha256": tuple(checksum for _, checksum in named),
-    }
+    files = tuple(path for name in files for path in _expanded(str(name), where))
+    data = {**data, "files": files}
+    if not data.get("sha256"):
+        named = [_named_checksum(str(name), where) for name in files]
+        data["files"], data["sha256"] = (tuple(part) for part in zip(*named))
+    if data.get("source") == "json":
+        data["names"] = spec_of(str(data.get("task"))).file_names(data["files"])
+    return data
 
 
 def _expanded(name: str, where: str) -> list[str]:

@@ -43,15 +43,20 @@ def valid_keys() -> frozenset[str]:
 
 def flatten(overlay: dict[str, Any], where: str) -> Flat:
     """Flatten nested sections and dotted keys to `{"model.d_model": 64}`. UserError: unknown key; the message has
-    `where`, the key and the nearest valid one."""
+    `where`, the key and the nearest valid one; or one key in both forms."""
     flat: Flat = {}
     for key, value in overlay.items():
-        if key in SECTIONS and isinstance(value, dict):
-            flat |= {f"{key}.{name}": item for name, item in value.items()}
-        else:
-            flat[str(key)] = value
-    for key in flat:
-        check_key(key, where)
+        nested = key in SECTIONS and isinstance(value, dict)
+        for name, item in (
+            {f"{key}.{field}": value[field] for field in value}.items() if nested else ((str(key), value),)
+        ):
+            check_key(name, where)
+            if name in flat:
+                section, field = name.split(".", 1)
+                raise UserError(
+                    f"{where}: {name} is given twice, as `{name}:` and as `{section}: {{{field}: ...}}`: keep one"
+                )
+            flat[name] = item
     return flat
 
 

@@ -118,6 +118,9 @@ class DataConfig(Section):
     paths."""
     sha256: tuple[str, ...] = ()
     """Checksums of `files`, in the same order; computed for local files, required in a bucket."""
+    names: tuple[str, ...] = ()
+    """ARC: role and name of each of `files`, such as `evaluation/1ae2feb7`; computed. They say which tasks are tests,
+    and name the task of a file that holds a single one."""
     box_rows: Annotated[int, Field(ge=2, le=5)] = 3
     """Sudoku: rows per box; the grid has box_rows * box_cols rows."""
     box_cols: Annotated[int, Field(ge=2, le=5)] = 3

@@ -1,6 +1,7 @@
 """What identities and sizes need to know of each task. Imports no numpy: the Snakefile needs it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -99,6 +100,11 @@ class TaskSpec(ABC):
     def fields(self, data: DataConfig) -> dict[str, Any]:
         """Fields of the identity that every source reads."""
         return {}
+
+    def file_names(self, files: Sequence[str]) -> tuple[str, ...]:
+        """What the data set takes from the names of its files, one text each; empty: nothing. UserError: they are
+        ambiguous."""
+        return ()
 
     def generated_fields(self, data: DataConfig) -> dict[str, Any]:
         """Fields of the identity that `source: generate` reads besides the pool's size."""

@@ -24,7 +24,7 @@ from trm.tasks.marginals import Symmetric
 
 Files = list[tuple[str, Path]]
 """Name and local path of each input file."""
-SAMPLE = 2048
+SAMPLE = 2**17
 """Training puzzles whose keys a data set and its runs keep."""
 
 

@@ -30,6 +30,12 @@ def build_source(config: DataConfig, out: Path) -> Pool:
     files = local_copies(config) if config.source in ("csv", "json") else []
     if files and not config.sha256:
         config = config.model_copy(update={"sha256": tuple(sha256_file(path) for _, path in files)})
+    names = spec_of(config.task).file_names([name for name, _ in files])
+    if config.names not in ((), names):
+        raise UserError(
+            f"data.names is {config.names}, but data.files are named {names}: leave out data.names"
+        )
+    config = config.model_copy(update={"names": names})
     identity = source_identity(config)
     for (name, path), wanted in zip(files, config.sha256):
         found = sha256_file(path)

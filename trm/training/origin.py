@@ -98,9 +98,11 @@ def check_unseen(trained: TrainedModel, dataset: Dataset, split: str) -> None:
     data = trained.config.data
     keys = task_of(data.task).keys_of(data, dataset.split(split))
     if shared := int(np.isin(keys, seen).sum()):
+        all_known = data.train_puzzles is not None and data.train_puzzles <= len(seen)
+        least = "" if all_known else "at least "
         raise UserError(
-            f"{shared:,} of the {len(keys):,} {split} puzzles in {dataset.folder} are, up to symmetry, puzzles that "
-            f"{trained.meta['run']} was trained on: give the run's own data set, or one without them"
+            f"{least}{shared:,} of the {len(keys):,} {split} puzzles in {dataset.folder} are, up to symmetry, puzzles "
+            f"that {trained.meta['run']} was trained on: give the run's own data set, or one without them"
         )
 
 

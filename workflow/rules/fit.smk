@@ -8,7 +8,6 @@ rule table:
         table="results/tables/{table}.csv",
         sidecar="results/tables/{table}.csv.json",
         curves="results/tables/{table}.csv.curves.csv",
-        spec="results/tables/{table}.spec.json",
     log:
         f"{study.settings.logs}/table/{{table}}.log",
     conda:
@@ -22,9 +21,8 @@ rule table:
     message:
         "Table {wildcards.table}"
     shell:
-        "(python -m trm study spec table {wildcards.table} --options={params.options:q} --root={params.root:q} "
-        "--out {output.spec:q} && "
-        "python -m trm table --experiment {output.spec:q} --out {output.table:q}) 2>&1 | tee {log:q}"
+        "python -m trm table --experiment {wildcards.table} {params.options} --root={params.root:q} "
+        "--out {output.table:q} 2>&1 | tee {log:q}"
 
 
 rule fit:

@@ -1,33 +1,10 @@
-# Figures are drawn under names by content, then put where people look for them.
+# Figures: drawn under fixed names. The JSON file of each holds its identity, which the study compares with its own.
 
 
 rule plot:
     input:
-        tables=lambda wildcards: study.selection.figure_by_name(wildcards.figure).tables,
-        fits=lambda wildcards: [fit.file for fit in study.selection.figure_by_name(wildcards.figure).fits],
-    output:
-        pdf="results/figures/{figure}.pdf",
-        png="results/figures/{figure}.png",
-        caption="results/figures/{figure}.json",
-    log:
-        f"{study.settings.logs}/plot/{{figure}}.log",
-    conda:
-        "../../envs/cpu/environment.yaml"
-    resources:
-        runtime=study.plan.minutes("plot"),
-        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("plot"),
-    params:
-        spec=lambda wildcards: study.selection.figure_by_name(wildcards.figure).json,
-    message:
-        "Figure {wildcards.figure}"
-    shell:
-        "python -m trm plot --spec {params.spec:q} --table {input.tables:q} --fit {input.fits:q} --out {output.pdf:q} "
-        "2>&1 | tee {log:q}"
-
-
-rule publish:
-    input:
-        figure=lambda wildcards: study.selection.figure(wildcards.stem).files,
+        tables=lambda wildcards: study.tables_of_figure(wildcards.stem),
+        fits=lambda wildcards: [fit.file for fit in study.selection.figure(wildcards.stem).fits],
     output:
         pdf=report(
             "results/plots/{stem}.pdf",
@@ -37,17 +14,18 @@ rule publish:
         png="results/plots/{stem}.png",
         stamp="results/plots/{stem}.json",
     log:
-        f"{study.settings.logs}/publish/{{stem}}.log",
+        f"{study.settings.logs}/plot/{{stem}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=study.plan.minutes("publish"),
-        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("publish"),
+        runtime=study.plan.minutes("plot"),
+        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("plot"),
     params:
-        identity=lambda wildcards: study.selection.figure(wildcards.stem).identity,
+        spec=lambda wildcards, output: study.selection.figure(wildcards.stem).json,
+        identity=lambda wildcards, output: study.selection.figure(wildcards.stem).identity,
         reading=lambda wildcards, output: study.selection.figure(wildcards.stem).spec.reading,
     message:
-        "Publish results/plots/{wildcards.stem}.pdf"
+        "Figure results/plots/{wildcards.stem}.pdf"
     shell:
-        "python -m trm study publish --figure {input.figure[0]:q} --identity {params.identity} --out {output.pdf:q} "
-        "> {log:q} 2>&1"
+        "python -m trm plot --spec {params.spec:q} --table {input.tables:q} --fit {input.fits:q} "
+        "--identity {params.identity} --out {output.pdf:q} 2>&1 | tee {log:q}"

@@ -19,7 +19,7 @@ from trm.study.schema import DataConfig
 from trm.tasks import task_of
 from trm.tasks.arc import arc, generate
 from trm.tasks.arc.augment import ArcAugmenter, copy_transforms, undo
-from trm.tasks.arc.spec import FAMILIES
+from trm.tasks.arc.spec import FAMILIES, SPEC, role_of
 from trm.tasks.build import build_source
 from trm.tasks.grids import dihedral_cells
 
@@ -30,7 +30,9 @@ GRIDS = npst.arrays(np.uint8, st.tuples(st.integers(1, 30), st.integers(1, 30)),
 
 def arc_config(files=FILES, **changes) -> DataConfig:
     settings_ = {"train_puzzles": 3, "validation_puzzles": 0, "augmentations": COPIES}
-    return DataConfig(task="arc", source="json", files=tuple(map(str, files)), **(settings_ | changes))
+    files = tuple(map(str, files))
+    names = SPEC.file_names(files)
+    return DataConfig(task="arc", source="json", files=files, names=names, **(settings_ | changes))
 
 
 @pytest.fixture(scope="module")
@@ -109,16 +111,62 @@ def test_the_public_layout_tests_on_the_evaluation_tasks(given, tmp_path, monkey
 @pytest.mark.parametrize(
     ("name", "test"),
     [
-        ("data/evaluation/1a.json", True),
-        ("data/training/1a.json", False),
-        ("evaluation/arc-agi_training_challenges.json", False),
-        ("my evaluation/data/training/1a.json", False),
-        ("training/arc-agi_evaluation_challenges.json", True),
-        ("1a.json", False),
+        ("data/evaluation/1a.json", "evaluation"),
+        ("data/training/1a.json", "training"),
+        ("evaluation/arc-agi_training_challenges.json", "training"),
+        ("my evaluation/data/training/1a.json", "training"),
+        ("training/arc-agi_evaluation_challenges.json", "evaluation"),
+        ("data/Evaluation/1a.json", "evaluation"),
+        ("data/TRAINING2/1a.json", "training"),
+        ("data/eval/1a.json", "evaluation"),
+        ("data/test/1a.json", "evaluation"),
+        ("data/latest/1a.json", ""),
+        ("1a.json", ""),
     ],
 )
 def test_the_folder_says_what_a_file_is_for(name, test):
-    assert arc.is_test(name) is test
+    assert role_of(name) == test
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (("training/a.json", "holdout/b.json"), "holdout/b.json"),
+        (("train_and_test/a.json",), "says both training and evaluation"),
+    ],
+)
+def test_a_name_that_could_mean_two_splits_is_refused(files, words):
+    with pytest.raises(UserError, match=words):
+        SPEC.file_names(files)
+
+
+@given(st.permutations(("training", "Evaluation", "more")), st.permutations("abc"))
+@settings(deadline=None, max_examples=30)
+def test_data_sets_that_differ_have_different_identities(once_written, folders, stems):
+    """Equal contents under other names: another split, or other names of tasks."""
+    names = [f"{folder}/{stem}.json" for folder, stem in zip(folders, stems)]
+    pools = {}
+    for some in (names, [name.replace("more", "evaluation") for name in names], names[::-1]):
+        root = once_written(tuple(some))
+        files = tuple(str(root / name) for name in some)
+        pool = build_source(arc_config(files, train_puzzles=None, arc_side=6), root / "pool")
+        identity = json.loads((root / "pool/manifest.json").read_text())["identity"]
+        content = (tuple(pool.names), pool.part.tobytes(), pool.questions.tobytes())
+        assert pools.setdefault(json.dumps(identity), content) == content
+
+
+@pytest.fixture(scope="module")
+def once_written(tmp_path_factory):
+    """A folder with three single tasks of equal contents in any order, under the given names."""
+
+    def write(names):
+        root = tmp_path_factory.mktemp("tasks")
+        for number, name in enumerate(names):
+            (root / name).parent.mkdir(exist_ok=True)
+            (root / name).write_text(json.dumps(generate.task(0, number, 6, FAMILIES, 3)[1]))
+        return root
+
+    return write
 
 
 def test_training_and_test_sets(folder):
@@ -243,9 +291,10 @@ def test_single_task_files_and_seeded_splits(tmp_path):
     for number in range(6):
         pair = {"input": [[number, 1]], "output": [[1], [number]]}
         document = {"train": [pair] * (number + 1), "test": [pair]}
-        (tmp_path / f"task{number}.json").write_text(json.dumps(document))
+        (tmp_path / "tasks").mkdir(exist_ok=True)  # the name of the folder itself says `test`
+        (tmp_path / f"tasks/task{number}.json").write_text(json.dumps(document))
     sizes = {"train_puzzles": 2, "validation_puzzles": 1, "test_puzzles": 2}
-    made = build(arc_config(sorted(tmp_path.glob("*.json")), **sizes), tmp_path)
+    made = build(arc_config(sorted(tmp_path.glob("tasks/*.json")), **sizes), tmp_path)
     assert load(made, "train").puzzles == 5
     assert load(made, "validation").puzzles == 1
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from trm.analysis.origin import read_figure, read_fit
 from trm.analysis.report.contents import FigureBlock, Finding, Report, Section
 from trm.analysis.report.grids import cost, costs_grid, results_grid
@@ -15,6 +17,7 @@ from trm.analysis.traces import puzzles
 from trm.analysis.words import count, listed
 from trm.errors import UserError
 
+BLOCK = TypeAdapter(FigureBlock)
 FINDINGS = 3
 """Headlines of the first screen."""
 
@@ -28,11 +31,11 @@ def build(spec: ReportSpec) -> Report:
     tables: dict[str, Table] = {}
     sections = []
     for experiment in spec.experiments:
-        section, table = _section(experiment)
+        section, table = _section(experiment, spec)
         sections.append(section)
         if table is not None:
             tables[experiment.name] = table
-    figures = [figure(path) for path in spec.figures]
+    figures = [figure(path, spec) for path in spec.figures]
     runs = {key: run for table in tables.values() for key, run in table.info["runs"].items()}
     problems = [f"{section.spec.name}: {text}" for section in sections for text in section.problems]
     problems += [f"study figure {block.problem}" for block in figures if block.problem]
@@ -83,7 +86,7 @@ def _main(blocks: Sequence[FigureBlock]) -> FigureBlock | None:
     return next((block for block in drawn if (block.strength or 0) > 1), drawn[0] if drawn else None)
 
 
-def _section(spec: ReportExperiment) -> tuple[Section, Table | None]:
+def _section(spec: ReportExperiment, report: ReportSpec) -> tuple[Section, Table | None]:
     problems: list[str] = []
     try:
         table = load(spec.table)
@@ -96,7 +99,7 @@ def _section(spec: ReportExperiment) -> tuple[Section, Table | None]:
             fits.append(read_fit(path, [table] if table else []))
         except UserError as error:
             problems.append(f"no fit: {error}")
-    blocks = [figure(path, [table] if table else []) for path in spec.figures]
+    blocks = [figure(path, report, [table] if table else []) for path in spec.figures]
     problems += [f"figure {block.problem}" for block in blocks if block.problem]
     problems += [
         f"run {item.run} failed: {item.sentence or 'see its log'} {item.log}".strip() for item in spec.failed
@@ -141,23 +144,22 @@ def _table_problems(table: Table) -> list[str]:
     return found
 
 
-def figure(path: str | Path, tables: Sequence[Table] = ()) -> FigureBlock:
-    """A figure's words; without its files, `problem` names the file and the remedy. `tables`: that the figure must have
-    been made from, if it shows their experiments."""
+def figure(path: str | Path, spec: ReportSpec, tables: Sequence[Table] = ()) -> FigureBlock:
+    """A figure's words; without its files, or with those of another figure, `problem` names the file and the remedy.
+    `tables`: that the figure must have been made from, if it shows their experiments."""
     path = Path(path)
     if not path.with_suffix(".png").exists() or not path.with_suffix(".json").exists():
         return FigureBlock(path, problem=f"{path.name} is missing: build it again")
     try:
-        facts = read_figure(path, tables)
+        facts = read_figure(path, tables, spec.identities.get(path.stem, ""))
         keys = ("title", "caption", "sentence", "answer", "svg", "narrow", "claims")
-        words = {key: facts[key] for key in keys}
+        more = {"strength": facts.get("strength"), "inches": facts.get("inches", 7.0)}
+        return BLOCK.validate_python({"path": path, **{key: facts[key] for key in keys}, **more})
     except UserError as error:
         return FigureBlock(path, problem=f"{path.name}: {error}")
-    except (KeyError, TypeError):
+    except (KeyError, ValidationError):
         bad = path.with_suffix(".json")
         return FigureBlock(path, problem=f"{path.name}: {bad} lacks its words: delete it and build it again")
-    more = {"strength": facts.get("strength"), "inches": facts.get("inches", 7.0)}
-    return FigureBlock(path, **words, **more)
 
 
 def _provenance(tables: Sequence[Table], runs: dict[str, Any]) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64encode
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -12,7 +13,7 @@ from trm.analysis.report.contents import Report
 from trm.analysis.words import count, duration, sentence
 from trm.errors import UserError
 from trm.play import models_folder
-from trm.play.page import part
+from trm.play.page import part, policy, scripts
 
 HERE = Path(__file__).parent
 NO_BREAK = "\u00a0"
@@ -27,19 +28,27 @@ def page(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"duration": duration, "tied": tied, "sentence": sentence, "stacked": stacked}
+    environment.filters |= {"duration": duration, "tied": tied, "sentence": sentence}
+    environment.filters |= {"stacked": stacked, "picture": picture}
     # "<" is escaped so that no text inside the data can end the script element.
     puzzles = json.dumps(report.puzzles, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    scrolling, viewer = ((HERE / name).read_text(encoding="utf-8") for name in ("scrolling.js", "viewer.js"))
     return environment.get_template("template.html").render(
         report=report,
         play=_play(),
+        policy=policy([scrolling, viewer, *scripts()]),
         count=count,
         margin=MARGIN,
         style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
-        scrolling=Markup((HERE / "scrolling.js").read_text(encoding="utf-8")),
-        viewer=Markup((HERE / "viewer.js").read_text(encoding="utf-8")),
+        scrolling=Markup(scrolling),
+        viewer=Markup(viewer),
         puzzles=Markup(puzzles),
     )
+
+
+def picture(svg: str) -> str:
+    """The address of an SVG in an `img` element, where a script in it never runs."""
+    return f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
 
 
 def stacked(caption: str) -> str:

@@ -5,12 +5,17 @@ same time on one machine, and the workers of a run, get different GPUs without c
 second places on each GPU, then third ones, so that they spread evenly.
 """
 
+import errno
 import fcntl
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+
+from trm.io import private_folder
 
 DRIVERS = {12: 525, 13: 580}
 """Oldest driver for each major version of CUDA (NVIDIA, CUDA compatibility)."""
@@ -85,7 +90,10 @@ def claim(names: Sequence[str], preferred: int, folder: Path | None = None) -> t
 
 
 def _locked(path: Path) -> bool:
-    descriptor = _open(path)
+    try:
+        descriptor = _open(path)
+    except OSError:
+        return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -95,13 +103,25 @@ def _locked(path: Path) -> bool:
     return True
 
 
+FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Enough for a lock, also on another user's file. Anybody can put a link or a FIFO in its place."""
+
+
 def _open(path: Path) -> int:
+    """A lock file that all users share; where another user's file cannot serve, one of this user, whose processes then
+    exclude only each other. OSError: there is neither."""
     try:
-        return os.open(path, os.O_RDONLY)  # enough for a lock, also on another user's file
-    except FileNotFoundError:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
-        os.fchmod(descriptor, 0o666)  # whatever the umask: other users lock it, too
-        return descriptor
-    except PermissionError:
-        # another user's file under a strict umask: only processes of this user exclude each other
-        return os.open(path.with_name(f"{path.name}-{os.getuid()}"), os.O_RDONLY | os.O_CREAT, 0o666)
+        with suppress(FileExistsError):
+            descriptor = os.open(path, FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(descriptor, 0o666)  # whatever the umask: other users lock it, too
+            return descriptor
+        return _regular(os.open(path, FLAGS))
+    except OSError:
+        return _regular(os.open(private_folder() / path.name, FLAGS | os.O_CREAT, 0o600))
+
+
+def _regular(descriptor: int) -> int:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file")
+    return descriptor

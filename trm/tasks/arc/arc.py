@@ -2,8 +2,8 @@
 
 Files are challenges (`{task: {"train": [{"input", "output"}], "test": [{"input"}]}}`), solutions (`{task: [grid]}`) or
 single tasks (`{"train": [...], "test": [{"input", "output"}]}`). Tokens: colour + 2; 1 ends a grid (in the row below
-and the column to the right); 0 is padding. Tasks of files with `evaluation` in their name, or in that of their folder,
-are test tasks; without such files the tasks are split at random.
+and the column to the right); 0 is padding. Names of files and folders say which tasks are tests (`spec.role_of`);
+if none does, the tasks are split at random.
 """
 
 import json
@@ -17,7 +17,7 @@ import numpy as np
 from trm.data.pool import FREE, TEST, TRAIN, Pool, split_order
 from trm.errors import UserError
 from trm.study.schema import DataConfig
-from trm.tasks.arc.spec import FAMILIES
+from trm.tasks.arc.spec import FAMILIES, role_of
 from trm.tasks.grids import number_rows
 
 SIDE = 30
@@ -50,7 +50,7 @@ def json_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
         UserError: malformed input, with file, line and task, or a task without a solution.
     """
     pool = task_pool(config, read_tasks(files))
-    pool.report["test_files"] = [name for name, _ in files if is_test(name)]
+    pool.report["test_files"] = [name for name, _ in files if role_of(name) == "evaluation"]
     return pool
 
 
@@ -127,7 +127,7 @@ def read_tasks(files: list[tuple[str, Path]]) -> list[Task]:
             where = f"{name} line {_line(text, key)}"
             if key in tasks:
                 raise UserError(f"{where}: task {key} is also in {tasks[key].where}: remove one")
-            tasks[key] = _task(key, where, value, is_test(name))
+            tasks[key] = _task(key, where, value, role_of(name) == "evaluation")
     for name, text, document in solutions:
         for key, grids in document.items():
             where = f"{name} line {_line(text, key)}: task {key}"
@@ -147,12 +147,6 @@ def read_tasks(files: list[tuple[str, Path]]) -> list[Task]:
             f"{', '.join(name for name, _ in files)}: no tasks: give at least one file of challenges"
         )
     return list(tasks.values())
-
-
-def is_test(name: str) -> bool:
-    """Whether the tasks of a file are for tests: `evaluation` or `training` in its own name, else in its folder's."""
-    words = [word for part in Path(name).parts[:-3:-1] for word in ("evaluation", "training") if word in part]
-    return words[:1] == ["evaluation"]
 
 
 def _read(name: str, path: Path) -> tuple[str, dict[str, Any]]:

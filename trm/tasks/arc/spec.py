@@ -1,5 +1,8 @@
 """Identity and sizes of ARC-AGI data."""
 
+import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from trm.errors import UserError
@@ -25,6 +28,24 @@ def check_families(names: tuple[str, ...]) -> None:
             )
 
 
+ROLES = {
+    **dict.fromkeys(("training", "train", "trainings"), "training"),
+    **dict.fromkeys(("evaluation", "evaluations", "eval", "test", "tests", "testing"), "evaluation"),
+}
+"""Words in the name of a file, or of its folder, and what the tasks in the file are for."""
+
+
+def role_of(file: str) -> str:
+    """`training`, `evaluation`, or empty: what a file's own name says, else that of its folder. UserError: both."""
+    for part in Path(file).parts[:-3:-1]:
+        found = {ROLES[word] for word in re.findall("[a-z]+", part.lower()) if word in ROLES}
+        if len(found) > 1:
+            raise UserError(f"data.files: {file}: {part} says both training and evaluation: rename it")
+        if found:
+            return found.pop()
+    return ""
+
+
 class ArcSpec(TaskSpec):
     """Square canvases of arc_side rows."""
 
@@ -41,6 +62,17 @@ class ArcSpec(TaskSpec):
     def fields(self, data: DataConfig) -> dict[str, Any]:
         # a later field: names of older data sets must not change
         return {"arc_side": data.arc_side} if data.arc_side != 30 else {}
+
+    def file_names(self, files: Sequence[str]) -> tuple[str, ...]:
+        roles = {file: role_of(file) for file in files}
+        unclear = [file for file, role in roles.items() if not role]
+        if unclear and set(roles.values()) == {"", "training"}:
+            first = next(file for file, role in roles.items() if role)
+            raise UserError(
+                f"data.files: {first} is for training, and the name of {unclear[0]} and of its folder say neither "
+                "training nor evaluation: rename it"
+            )
+        return tuple("/".join(filter(None, (role, Path(file).stem))) for file, role in roles.items())
 
     def check(self, data: DataConfig) -> None:
         check_families(data.arc_families)
