@@ -156,7 +156,9 @@ def test_configurations_of_equal_cost_are_points_of_their_own() -> None:
 
 def test_points_of_two_experiments_that_share_a_run_are_one(tables: dict[str, Table]) -> None:
     table = tables["model_size"]
-    other = Table(table.rows.assign(experiment="other", point=3 - table.rows["point"]), table.curves, table.info)
+    other = Table(
+        table.rows.assign(experiment="other", point=3 - table.rows["point"]), table.curves, table.info
+    )
     other.info = {**table.info, "experiment": "other"}
     more = Table(table.rows.assign(run=table.rows["run"] + "x", experiment="more"), table.curves, table.info)
     more.info = {**table.info, "experiment": "more"}

@@ -102,7 +102,9 @@ def test_a_best_width_that_bends_is_no_law() -> None:
         for width, seed in product(best * np.array([0.4, 0.7, 1.0, 1.5, 2.3, 9.0]), range(3)):
             noise = 0.01 * np.random.default_rng([seed, int(budget)]).standard_normal()
             y = np.exp(0.4 * np.log(width / best) ** 2 + noise)
-            rows.append((f"{budget}-{width}", width, budget, budget / width, y, f"{budget}-{width}-{seed}", seed))
+            rows.append(
+                (f"{budget}-{width}", width, budget, budget / width, y, f"{budget}-{width}-{seed}", seed)
+            )
     columns = ["point", "model.d_model", "train_flops", "training.steps", "cross_entropy", "run", "seed"]
     frame = pd.DataFrame(rows, columns=columns).assign(finished=True, experiment="isoflop")
     group = best_of(frame, FitSpec(bootstrap=200, **SPEC))

@@ -90,7 +90,7 @@ def held_out(name: str, data: Data, delta: float, samples: Array | None = None) 
     form = FORMS[name]
     x, *_ = data.means()
     end = x[:, [np.lexsort(x[::-1])[-1]]]
-    largest, place = np.isclose(data.x, end).all(axis=0), end[: form.variables]  # every point there
+    largest, place = np.all(np.isclose(data.x, end), axis=0), end[: form.variables]  # every point there
     if len(np.unique(data.group[~largest])) < max(2, len(form.parameters)):
         return None
     observed = float(np.exp(data.log_y[largest].mean()))

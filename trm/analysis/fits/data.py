@@ -10,9 +10,9 @@ import pandas as pd
 
 from trm.analysis.fits.forms import Array
 from trm.analysis.labels import label
-from trm.analysis.specs import FitSpec
+from trm.analysis.specs import SAME, FitSpec
 from trm.analysis.stats import frontier
-from trm.analysis.tables import SAME, Table
+from trm.analysis.tables import Table
 from trm.analysis.words import count, goal, percent
 from trm.errors import UserError
 
@@ -51,7 +51,7 @@ class Data:
     @property
     def points(self) -> int:
         """Points at different places: what a form's shape is tested by."""
-        return min(len(np.unique(self.group)), np.unique(self.x, axis=1).shape[1])
+        return min(len(np.unique(self.group)), int(np.unique(self.x, axis=1).shape[1]))
 
     def means(self) -> tuple[Array, Array, Array]:
         """Grid points [v, P], the geometric mean of their observations [P] and how many these are [P], by the first

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import TARGETS, Label, label
-from trm.analysis.laws import claims_of_fit, supported
+from trm.analysis.laws import findings_of_fit, supported
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Figure, FitSpec
 from trm.analysis.words import number, value_name
@@ -90,7 +90,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "Lines: S = Smin (1 + B*/B) fitted to the steps, and the puzzles it implies (arXiv 1812.06162), where "
             "the points support it. Dotted: gradient noise scale."
         ),
-        claims=[claim for fit in wanted for claim in claims_of_fit(fit)],
+        findings=[finding for fit in wanted for finding in findings_of_fit(fit)],
         remarks=" ".join(filter(None, texts)),
     )
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.claims import Claim, compared
+from trm.analysis.findings import Finding, compared
 from trm.analysis.labels import label
-from trm.analysis.laws import law_claim
+from trm.analysis.laws import law_findings
 from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Figure, FitSpec
 from trm.analysis.words import number, setting_in_words
@@ -57,9 +57,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     ]
     common.legend(figure, handles, 2)
     first, part = next(iter(parts.items()))
-    claims = gains(part, setting_in_words(hue, first) if hue else "")
+    findings = gains(part, setting_in_words(hue, first) if hue else "")
     if not hue:
-        claims.append(law_claim(fit["groups"][0], "flops_per_puzzle"))
+        findings += law_findings(fit["groups"][0], "flops_per_puzzle")
     return common.Drawing(
         figure,
         rows,
@@ -70,9 +70,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "blue line: supervision steps. Gains over the reference are tested on pairs of equal seeds, corrected "
             "by Holm's method."
         ),
-        claims=claims,
+        findings=findings,
         remarks=""
-        if claims
+        if findings
         else "The reference evaluation, with as many steps as in training, was not measured.",
     )
 
@@ -100,7 +100,7 @@ def summarise(rows: pd.DataFrame, policy: str) -> pd.DataFrame:
     return frame.sort_values("flops", ignore_index=True)
 
 
-def gains(rows: pd.DataFrame, where: str = "") -> list[Claim]:
+def gains(rows: pd.DataFrame, where: str = "") -> list[Finding]:
     """What each policy gains at its largest cost, against the reference: as many steps as in training, no restart.
 
     The setting is chosen by its cost, not by its result, so that no comparison profits from a selection. A loss, or a
@@ -124,15 +124,12 @@ def gains(rows: pd.DataFrame, where: str = "") -> list[Claim]:
         if top["restarts"] > 1:
             how = f"{int(top['restarts'])} restarts of each of {int(base['puzzles'].iloc[0]):,} puzzles"
         pairs[policy] = (left, here)
-        costs[policy] = f"at {number(top['flops'] / price, 2)} times the compute, {how}"
-    names = {
-        policy: (POLICIES[policy][0], f"as many steps as in training ({number(price)} FLOPs a puzzle)", where)
-        for policy in pairs
-    }
+        costs[policy] = f"{', ' if where else ''}{number(top['flops'] / price, 2)} times the compute, {how}"
+    names = {policy: (POLICIES[policy][0], "as many steps as in training", where) for policy in pairs}
     made = compared("exact_accuracy", pairs, names.__getitem__)
     return [
-        replace(claim, more=costs[policy], counts=policy in RUNNABLE and claim.sign >= 0)
-        for policy, claim in made.items()
+        replace(found, place=found.place + costs[policy], counts=policy in RUNNABLE and found.sign >= 0)
+        for policy, found in made.items()
     ]
 
 

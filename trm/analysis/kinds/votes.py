@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.claims import level
+from trm.analysis.findings import level
 from trm.analysis.labels import Label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Figure
@@ -87,7 +87,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
                 else ""
             )
         ),
-        claims=[level("tasks_solved", WAYS[way], mean) for way, mean in found.items()],
+        findings=[level("tasks_solved", WAYS[way], mean) for way, mean in found.items()],
         remarks=f"{count(int(total), 'task')} in all.{by_task(second if each else {}, total)}",
     )
 

@@ -16,11 +16,6 @@ from trm.io import dump, write_text
 from trm.study.records import check_checksum, check_name, read_record, sealed
 
 
-SAME = ("point", "evaluation", "split", "policy", "eval_steps", "restarts")
-"""Columns that two seeds of one measurement share, and no two measurements: a point of a fit or a figure is these,
-never a value on an axis, which two configurations may share."""
-
-
 @dataclass
 class Table:
     """One experiment at one scale."""
