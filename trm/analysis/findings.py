@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from trm.analysis.labels import label
 from trm.analysis.words import changed, estimate, measured, noun, sentence
 
 if TYPE_CHECKING:
@@ -91,10 +92,8 @@ class Finding:
     def text(self) -> str:
         """One sentence, by the template of its kind."""
         clause = getattr(self, f"_{self.kind}")()
-        return (
-            sentence((f"at {self.place}, " if self.place and self.kind != "interaction" else "") + clause)
-            + "."
-        )
+        where = f"{'with' if self.place[:1] == '“' else 'at'} {self.place}, " if self.place else ""
+        return sentence((where if self.kind != "interaction" else "") + clause) + "."
 
     @property
     def record(self) -> dict[str, Any]:
@@ -142,7 +141,9 @@ class Finding:
         if math.isnan(self.value):
             return f"no {noun(self.metric)} is established; {self.why}"
         of = f" with {self.subject}" if self.subject else ""
-        return f"{noun(self.metric)}{of} is {self.amount}{self.why}"
+        return (
+            f"{noun(self.metric)}{of} {'are' if _plural(noun(self.metric)) else 'is'} {self.amount}{self.why}"
+        )
 
     def _power(self) -> str:
         if self.verdict != "supported":
@@ -163,6 +164,7 @@ class Finding:
 
     def _optimum(self) -> str:
         best, verb = f"the best {noun(self.metric)}", "falls" if self.value < 0 else "grows"
+        verb = verb[:-1] if _plural(noun(self.metric)) else verb
         if self.verdict != "supported":
             return f"whether {best} grows with {self.subject} is undecided; {self.why or self.amount}"
         if self.against:
@@ -171,9 +173,9 @@ class Finding:
 
     def _prediction(self) -> str:
         found = measured(self.metric, (self.ends or (self.value,))[0])
-        where = {"supported": "inside", "contradicted": "outside"}.get(self.verdict)
-        text = f"{self.subject} predicts {noun(self.metric)} {self.amount}; measured is {found}"
-        return text + (f", {where} the interval" if where else "")
+        where = {"supported": ", inside", "contradicted": ", outside"}.get(self.verdict, "")
+        what = "" if label(self.metric).unit or label(self.metric).percent else f"{noun(self.metric)} "
+        return f"{self.subject} predict {what}{self.amount}; {found} was measured{where}"
 
     def _price(self) -> str:
         if math.isnan(self.value):
@@ -187,6 +189,12 @@ class Finding:
     @property
     def _where(self) -> str:
         return f" {self.against}" if self.against else ""
+
+
+def _plural(name: str) -> bool:
+    """Whether a name, without what follows `of` or `between`, is in the plural."""
+    words = name.split(" of ")[0].split(" between ")[0].split()
+    return any(word.endswith("s") and not word.endswith(("ss", "us")) for word in words)
 
 
 # making findings -----------------------------------------------------------------------------------------------------

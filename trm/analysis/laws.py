@@ -98,7 +98,7 @@ def predicted(y: str, out: Mapping[str, Any], where: str = "") -> Finding:
     if bounds:
         verdict = "supported" if bounds[0] <= out["observed"] <= bounds[1] else "contradicted"
     ends = (out["observed"], out["predicted"])
-    name = "the fit without its largest point"
+    name = "all points but the largest"
     return Finding("prediction", y, name, "", out["predicted"], bounds, verdict, where, ends=ends)
 
 

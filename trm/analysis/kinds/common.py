@@ -276,25 +276,21 @@ def absent(axes: Axes, text: str) -> None:
     axes.set_axis_off()
 
 
-def end_names(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Names right of the ends of lines (x, y, name, colour), pushed apart so that none lies on another."""
-    low, high = axes.get_ylim()
-    figure = axes.get_figure(root=True)
+def end_names(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> None:
+    """Names right of the ends of lines (x, y, name, colour) on a logarithmic x axis, pushed apart from the top down so
+    that none lies on another."""
+    figure, grid = axes.get_figure(root=True), axes.get_gridspec()
     assert figure is not None
-    grid = axes.get_gridspec()
-    rows = grid.nrows if grid else 1
-    step = 1.25 * SMALL / 72 / (0.62 * figure.get_figheight() / rows) * (high - low)
-    at = -np.inf
-    for x, y, name, colour in sorted(ends, key=lambda end: end[1]):
-        at = max(at + step, y - 0.0)
+    assert grid is not None
+    (low, high), (left, right) = axes.get_ylim(), axes.get_xlim()
+    step = 1.3 * SMALL / 72 / (0.6 * figure.get_figheight() / grid.nrows) * (high - low)
+    at = high + 0.3 * step
+    for x, y, name, colour in sorted(ends, key=lambda end: -end[1]):
+        at = min(at - step, y)
         note(axes, name, (x, at), (7, 0), color=colour, va="center", fontweight="bold")
-    over = at - high
-    if over > 0:
-        axes.set_ylim(low, high + over)
-    left, right = axes.get_xlim()
-    longest = max(len(name) for *_, name, _ in ends)
-    room = 0.6 * SMALL * longest / 72 / panel_width(axes)
-    axes.set_xlim(left, right * (right / left) ** min(1.5, room / max(0.1, 1 - room)))
+    longest = max(len(line) for *_, name, _ in ends for line in name.split("\n"))
+    room = min(0.42, 0.62 * SMALL * longest / 72 / panel_width(axes))
+    axes.set_xlim(left, right * (right / left) ** (room / (1 - room)))
 
 
 def inside(axes: Axes, text: str) -> None:

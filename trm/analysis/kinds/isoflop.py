@@ -33,7 +33,7 @@ class Spec(Figure):
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """Left: the metric against width, a colour a budget. Middle: the metric at the best width. Right: the best width."""
+    """Left: the metric against width, a colour a budget. Middle: the metric at the best width. Right: that width."""
     table = tables[0]
     fit = common.fit_of(fits, spec.fits(table.experiment)[0])
     group, best = fit["groups"][0], noun(spec.best)

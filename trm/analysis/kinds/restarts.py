@@ -21,6 +21,15 @@ CHOOSERS = {"oracle": "any", "majority": "vote", "restarts": "halt logit", "resi
 """Policy -> the way to choose among attempts; `any` counts a puzzle that one of them solves."""
 
 
+PICKED = {
+    "any": "any of",
+    "vote": "a vote of",
+    "halt logit": "the halt logit among",
+    "residual": "the residual among",
+}
+"""The same in a sentence."""
+
+
 class Spec(Figure):
     """Left: solved by any attempt, one colour a policy. Right: by the attempt that is chosen."""
 
@@ -62,7 +71,7 @@ class Law:
 def law_of(rows: pd.DataFrame, every: pd.DataFrame) -> Law:
     """The law of one policy. rows: with its counts; every: all of its points' rows. UserError: too few numbers of
     attempts were counted."""
-    from trm.analysis.fits.restarts import any_of, around, drawn, fit_attempts, same_share
+    from trm.analysis.fits.restarts import around, drawn, fit_attempts, same_share
 
     counts: dict[int, list[Any]] = {
         int(k): [np.array(json.loads(text)) for text in part.sort_values("seed")["solved_counts"]]
@@ -95,8 +104,8 @@ def law_of(rows: pd.DataFrame, every: pd.DataFrame) -> Law:
         few,
         whole,
         places,
-        np.array([any_of(own)[places - 1] for own in counts[whole]]),
-        stats.share([any_of(own)[-1] for own in counts[whole]], puzzles),
+        np.array([1 - np.array([own[0] / own.sum() for own in counts[k]]) for k in places]).T,
+        stats.share([1 - own[0] / own.sum() for own in counts[whole]], puzzles),
         summary(at(fitted), [at(item) for item in refits]),
         same_share(np.sum(counts[few], axis=0), whole),
         summary(fitted.rate, [item.rate for item in refits]),
@@ -168,10 +177,8 @@ def panel(axes: Axes, laws: Mapping[Any, Law], key: str | None) -> None:
         ends.append((law.whole, law.measured.value, _name(key, value), colour))
     first = next(iter(laws.values()))
     if first.once:
-        axes.axhline(first.once.value, color=common.GREY, linewidth=1.1, zorder=2)
-        ends.append(
-            (first.whole, first.once.value, f"one pass of {first.whole} times the steps", common.GREY)
-        )
+        axes.plot([1, first.whole], [first.once.value] * 2, color=common.GREY, linewidth=1.1, zorder=2)
+        ends.append((first.whole, first.once.value, "one long pass", common.GREY))
     common.axis_scale(
         axes,
         "x",
@@ -232,12 +239,12 @@ def findings(laws: Mapping[Any, Law], key: str | None) -> list[Finding]:
         ends = (law.measured.value, law.predicted.value)
         bounds = law.predicted.bounds
         for name, mean in law.chosen.items():
-            found.append(level("solved", f"{law.whole} attempts by {name}", mean, place=place))
+            found.append(level("solved", f"{PICKED[name]} {law.whole} attempts", mean, place=place))
         found.append(
             Finding(
                 "prediction",
                 "solved",
-                f"the law of {what}",
+                f"{what}",
                 "",
                 law.predicted.value,
                 bounds,
@@ -247,7 +254,7 @@ def findings(laws: Mapping[Any, Law], key: str | None) -> list[Finding]:
             )
         )
         rival = (law.measured.value, law.rival)
-        name = f"an equal share of the rest a doubling, from {what},"
+        name = f"equal shares of the rest, from {what},"
         found.append(
             Finding("prediction", "solved", name, "", law.rival, None, "undecided", place, ends=rival)
         )

@@ -84,6 +84,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             continue
         headings.append((axis, mark + (cell[0].title or drawn.title), ""))
         shown.append(drawn)
+    _one_scale(cells, list(np.ravel(axes)))
     common.aligned_headings(headings)
     if not shown:
         raise UserError("no panel of scaling_laws has both its table and its fit")
@@ -94,6 +95,15 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         caption="Diamonds: minimum of each budget's parabola. The largest budget is predicted from the others.",
         findings=[finding for drawn in shown for finding in drawn.findings],
     )
+
+
+def _one_scale(cells: Sequence[Sequence[Panel]], axes: Sequence[Axes]) -> None:
+    """The loss over width and over compute on one axis, so that a diamond has one height."""
+    shown = [axis for cell, axis in zip(cells, axes) if cell[0].show in ("curves", "loss") and axis.axison]
+    if len(shown) > 1:
+        low, high = zip(*(axis.get_ylim() for axis in shown))
+        for axis in shown:
+            common.error_scale(axis, cells[0][0].y, 1.6 * min(low), max(high) / 1.5)
 
 
 def _fit(
@@ -130,7 +140,7 @@ def _loss(
     title = "Best loss falls with compute"
     if law and law.sign:
         title = "Best loss bends over compute" if law.against else "Best loss is a power of compute"
-        common.inside(axis, f"exponent {law.amount}" + (" at the last budgets" if law.against else ""))
+        common.inside(axis, f"exponent {law.amount}" + "\nat the last budgets" * bool(law.against))
     return Shown(title, [common.rows_of(table, cell[0].where, cell[0].y, cell[0].best, isoflop.BUDGET)], [])
 
 
@@ -146,7 +156,8 @@ def _growth(fit: Mapping[str, Any], kind: str) -> Finding | None:
 def _best(
     axis: Axes, cell: Sequence[Panel], tables: Sequence[Table], fits: Sequence[dict[str, Any]]
 ) -> Shown:
-    rows, found, places, values = [], [], [0.0][:0], [0.0][:0]
+    rows, found, names = list[pd.DataFrame](), list[Finding](), list[tuple[float, float, str, str]]()
+    places, values, marks = list[float](), list[float](), list[tuple[float, float]]()
     for index, panel in enumerate(cell):
         try:
             table, fit = _fit(panel, tables, fits)
@@ -163,16 +174,23 @@ def _best(
         law, end = _growth(fit, "optimum"), optima[-1]
         name = panel.series or panel.experiment.replace("_", " ")
         name += f" {estimate(law.value)}" if law and law.sign else " undecided"
-        style = {"color": colour, "va": "center", "fontweight": "bold"}
-        common.note(axis, common.wrap(name, 14), (end["second"], end["x"]), (6, 0), **style)
+        names.append((end["second"], end["x"], common.wrap(name, 14), colour))
         places += [item["second"] for item in optima]
+        marks += [(item["second"], item["x"]) for item in optima]
         values += [end for item in optima for end in (item["x"], *(item["x_interval"] or ()))]
     if not places:
         raise UserError(f"too few values in {cell[0].experiment} to find the best ones")
     common.axis_scale(axis, "x", label(isoflop.BUDGET), np.array(places))
     common.axis_scale(axis, "y", Label(f"best {noun(cell[0].best)}", log=True), np.array(values))
     low, high = axis.get_xlim()
-    axis.set_xlim(low, high * (high / low) ** 0.45)  # room for the names
+    axis.set_xlim(low, high * (high / low) ** 0.42)  # room for the names
+    for x, y, name, colour in names:
+        taken = any(x < at < 8 * x and 0.6 < value / y < 1.7 for at, value in marks)
+        where: dict[str, Any] = (
+            {"xytext": (-2, 16), "ha": "right"} if taken else {"xytext": (7, 0), "ha": "left"}
+        )
+        style = {"color": colour, "va": "center", "fontweight": "bold"}
+        common.note(axis, name, (x, y), where["xytext"], ha=where["ha"], **style)
     grown = [item for item in found if item.kind == "optimum" and item.sign > 0]
     title = f"More compute: more {noun(cell[0].best)}" if grown else f"Best {noun(cell[0].best)} over compute"
     return Shown(title.removesuffix(" Nsup"), rows, found)
