@@ -137,7 +137,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     panel(axes[0], laws, key)
     _choosers(axes[1], laws, key)
     common.heading(axes[0], message(laws, key))
-    common.heading(axes[1], f"Which of {next(iter(laws.values())).whole} attempts is chosen")
+    common.heading(axes[1], "Which attempt is chosen")
     few = next(iter(laws.values())).few
     return common.Drawing(
         figure,
@@ -189,7 +189,8 @@ def panel(axes: Axes, laws: Mapping[Any, Law], key: str | None) -> None:
     axes.set_ylabel("Solved (%)")
     low, high = axes.get_ylim()
     axes.set_ylim(max(0.0, low), min(1.02, high))
-    common.end_names(axes, ends)
+    last = max(law.whole for law in laws.values())
+    common.end_names(axes, [(last, *end[1:]) for end in ends])
 
 
 def _choosers(axes: Axes, laws: Mapping[Any, Law], key: str | None) -> None:

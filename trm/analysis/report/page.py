@@ -8,6 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from trm.analysis.fits.compare import MARGIN
+from trm.analysis.labels import GRAMMAR
 from trm.analysis.report.contents import Report
 from trm.analysis.words import count, duration, sentence
 from trm.errors import UserError
@@ -27,7 +28,7 @@ def page(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"duration": duration, "tied": tied, "sentence": sentence, "stacked": stacked}
+    environment.filters |= {"duration": duration, "tied": tied, "sentence": sentence}
     # "<" is escaped so that no text inside the data can end the script element.
     puzzles = json.dumps(report.puzzles, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return environment.get_template("template.html").render(
@@ -35,16 +36,12 @@ def page(report: Report) -> str:
         play=_play(),
         count=count,
         margin=MARGIN,
+        grammar=GRAMMAR,
         style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
         scrolling=Markup((HERE / "scrolling.js").read_text(encoding="utf-8")),
         viewer=Markup((HERE / "viewer.js").read_text(encoding="utf-8")),
         puzzles=Markup(puzzles),
     )
-
-
-def stacked(caption: str) -> str:
-    """A caption of panels that lie below each other."""
-    return re.sub(r"\b(Middle and right|Right):", "Below:", re.sub(r"\bLeft:", "Top:", caption))
 
 
 def _play() -> str:
