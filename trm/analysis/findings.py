@@ -141,9 +141,8 @@ class Finding:
         if math.isnan(self.value):
             return f"no {noun(self.metric)} is established; {self.why}"
         of = f" with {self.subject}" if self.subject else ""
-        return (
-            f"{noun(self.metric)}{of} {'are' if _plural(noun(self.metric)) else 'is'} {self.amount}{self.why}"
-        )
+        name = noun(self.metric) if self.subject else f"the {noun(self.metric)}"
+        return f"{name}{of} {'are' if _plural(noun(self.metric)) else 'is'} {self.amount}{self.why}"
 
     def _power(self) -> str:
         if self.verdict != "supported":

@@ -149,7 +149,7 @@ def _shares(data: Data) -> None:
         rows = data.group == key
         mean = float(np.nanmean(data.y[rows])) if np.isfinite(data.y[rows]).any() else np.nan
         if mean > SATURATED:
-            _exclude(data, rows, f"error above {goal(SATURATED)}: hardly anything learned yet")
+            _exclude(data, rows, f"error above {goal(SATURATED)}")
         elif mean == 0:
             _exclude(data, rows, "no seed makes an error: below what the test set resolves")
     zero = (data.y == 0) & (data.tested > 0)

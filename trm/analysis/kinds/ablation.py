@@ -79,9 +79,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title=sentence(f"{noun(spec.y)} by {label(spec.x).name}"),
         caption=(
-            f"Left: seeds faint, {common.INTERVAL}. Right: mean difference from the baseline "
-            f"({base_name}) over pairs of equal seeds with its 95 % interval. Filled: significant at 5 % after "
-            f"Holm's correction for {count(len(found), 'comparison')}."
+            f"Left: seeds faint, means strong. Right: paired difference from {base_name}, filled where "
+            "it is significant at 5 % after Holm's correction."
         ),
         findings=[*found.values(), *interactions(parts, spec, values, baseline)],
         remarks=f"{power(raw, detectable, spec.y)} {unmatched(parts, spec.x, values)}"

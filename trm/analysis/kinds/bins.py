@@ -91,8 +91,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title=f"Accuracy by {word}",
         caption=(
-            "Above: exact accuracy of each bin after the supervision steps of training; faint: seeds, "
-            f"{common.INTERVAL}; grey: the puzzles' part of it. Below: its test puzzles."
+            "Above: exact accuracy of each bin, seeds faint; grey: the puzzles' interval. Below: its puzzles."
         ),
         findings=found,
     )

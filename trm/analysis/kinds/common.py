@@ -397,10 +397,6 @@ def binomial_bar(axes: Axes, x: float, share: float, puzzles: float) -> tuple[fl
     return bounds
 
 
-INTERVAL = "mean with its 95 % interval over seeds (Student's) and test puzzles (Wilson's)"
-"""What `mean_of` gives, for captions."""
-
-
 def mean_of(values: Any, metric: str, puzzles: float = 0.0) -> Mean:
     """Mean with Student's interval, cut to the range of the metric. `puzzles`: whose share the values are, if they are;
     all seeds share their sampling error."""

@@ -67,12 +67,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         figure,
         rows,
         title=sentence(name) + ("" if name.startswith("training") else " in training"),
-        caption=(
-            "Thin lines: seeds. Thick lines: their mean. Validation puzzles are disjoint, up to "
-            "symmetry, from training and test puzzles."
-            + gap
-            * " Right: exact accuracy of the finished runs on training and on test puzzles."
-        ),
+        caption="Thin: seeds; thick: their mean."
+        + gap * " Right: exact accuracy on training (hollow) and on test puzzles (filled).",
         findings=findings,
         remarks=words,
     )

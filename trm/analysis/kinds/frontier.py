@@ -17,9 +17,9 @@ from trm.errors import UserError
 POLICIES = {
     "fixed": ("more supervision steps", "#0072B2", "o", "-"),
     "confident": ("stopping on the halt logit", "#009E73", "s", "-"),
-    "restarts": ("picking among restarts by the halt logit", "#D55E00", "^", "-"),
+    "restarts": ("the best restart by halt logit", "#D55E00", "^", "-"),
     "majority": ("majority vote over restarts", "#CC79A7", "v", "--"),
-    "oracle": ("any restart right (oracle)", "#7F7F7F", "D", ":"),
+    "oracle": ("any restart right (oracle)", "#7F7F7F", "D", "--"),
 }
 """Policy -> words, colour, mark, line."""
 RUNNABLE = ("fixed", "confident", "restarts")
@@ -64,12 +64,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         figure,
         rows,
         title="Accuracy against test-time compute",
-        caption=(
-            f"Faint: seeds; {common.INTERVAL}. Full lines spend compute as a user "
-            "could; majority vote and the oracle (right if any restart is) are for comparison. Numbers along the "
-            "blue line: supervision steps. Gains over the reference are tested on pairs of equal seeds, corrected "
-            "by Holm's method."
-        ),
+        caption="Faint: seeds. Dashed: for comparison, as no user can choose so. Numbers: supervision steps.",
         findings=findings,
         remarks=""
         if findings
@@ -120,12 +115,9 @@ def gains(rows: pd.DataFrame, where: str = "") -> list[Finding]:
         here = rows[same & (rows["policy"] == policy)].groupby("seed")["exact_accuracy"].mean()
         if policy == "fixed" and top["flops"] == price:
             continue
-        how = f"{'at most ' * (policy == 'confident')}{int(top['eval_steps'])} steps"
-        if top["restarts"] > 1:
-            how = f"{int(top['restarts'])} restarts of each of {int(base['puzzles'].iloc[0]):,} puzzles"
         pairs[policy] = (left, here)
-        costs[policy] = f"{', ' if where else ''}{number(top['flops'] / price, 2)} times the compute, {how}"
-    names = {policy: (POLICIES[policy][0], "as many steps as in training", where) for policy in pairs}
+        costs[policy] = f"{', ' if where else ''}{number(top['flops'] / price, 2)} times the compute"
+    names = {policy: (POLICIES[policy][0], "the steps of training", where) for policy in pairs}
     made = compared("exact_accuracy", pairs, names.__getitem__)
     return [
         replace(found, place=found.place + costs[policy], counts=policy in RUNNABLE and found.sign >= 0)

@@ -62,8 +62,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title="When the model stops",
         caption=(
-            "Share of test puzzles whose halt logit first becomes positive at a supervision step, mean over seeds. "
-            "Puzzles that never halt count as the last step in the mean number of steps, and are not in the shares."
+            "Share of test puzzles whose halt logit first becomes positive at a step. Puzzles that never halt count as "
+            "the last step."
         ),
         findings=[*found, *halted],
     )

@@ -55,7 +55,7 @@ def best_of(rows: pd.DataFrame, spec: Spec, where: str = "") -> list[Finding]:
         return f"{setting_in_words(spec.x, at[0])} and {setting_in_words(spec.y, at[1])}"
 
     pairs = {at: (cells[best], cells[at]) for at in others}
-    names = {at: (named(at), f"the best pair, {named(best)},", where) for at in others}
+    names = {at: (named(at), f"the best pair ({named(best)})", where) for at in others}
     return list(compared(spec.z, pairs, names.__getitem__).values())
 
 
@@ -100,7 +100,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         isoflop.growth(axes[0, -1], fit["groups"][0], "x", spec.x, spec.y)
         common.heading(axes[0, -1], sentence(f"best {noun(spec.x)}"))
         findings = [*findings_of_fit(fit), *(replace(item, counts=False) for item in findings)]
-        caption += " Right: the best value with its interval, hollow at the edge of the grid."
+        caption += " Right: the best value, hollow at the edge."
     return common.Drawing(
         figure,
         rows,

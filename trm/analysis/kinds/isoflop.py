@@ -85,7 +85,7 @@ def curves(axes: Axes, spec: Any, table: Table, group: Mapping[str, Any], key: s
         diamond(axes, item["x"], item["best"], "black", hollow=item["edge"], markersize=5.5)
         style = {"color": colour, "va": "center", "fontweight": "bold"}
         common.note(axes, compact(float(f"{budget:.2g}")), (width[-1], height[-1]), (4, 0), **style)
-    common.axis_scale(axes, "x", label(spec.best), rows[spec.best])
+    common.axis_scale(axes, "x", label(spec.best), rows[spec.best], log=True)
     common.error_scale(
         axes, spec.y, float(min(m.value for m in means.values())), float(max(m.value for m in means.values()))
     )

@@ -81,7 +81,7 @@ def subtitle(fit: Fit, x: str, y: str, width: int = 72) -> str:
     )
 
 
-CAPTION = "Faint: seeds; strong: their geometric mean; grey bars: 95 % interval of the test set. "
+CAPTION = "Faint: seeds; strong: geometric means; grey bars: 95 % interval of the test set. "
 
 
 REACH = 4.0
@@ -105,7 +105,7 @@ def spanned(groups: Sequence[Group]) -> str:
     """Which forms the bands span, if more than the law itself."""
     names = {name for group in groups for name in group.get("spanned", ()) if name != group["chosen"]}
     forms = listed([FORM_NAMES[name] for name in FORM_NAMES if name in names])
-    return f"The band also spans {forms}. " if names else ""
+    return f"Band: also {forms}. " if names else ""
 
 
 def panel(axes: Axes, spec: Any, table: Table, fit: Fit) -> pd.DataFrame:

@@ -18,7 +18,7 @@ class Spec(Figure):
 
     kind: Literal["unroll"] = "unroll"
     reading: ClassVar[str] = (
-        "accuracy after each number of supervision steps; the dotted line is the number in training"
+        "accuracy after each number of supervision steps; the grey line is the number in training"
     )
     hue: Column | None = None
     """One curve for each value; null: the only coordinate, or the grid point."""
@@ -70,7 +70,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         found.append(gain(series, place))
     trained = rows["model.halt_max_steps"].unique()
     if len(trained) == 1:
-        axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
+        axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, zorder=1)
         style: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "center"}
         style["xycoords"] = ("data", "axes fraction")
         style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
@@ -84,10 +84,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title="Accuracy by supervision steps at test time",
         caption=(
-            "The same trained models, unrolled for different numbers of supervision steps. Faint: seeds; "
-            f"{common.INTERVAL}; grey: the puzzles' part of it. Dotted: as many steps as in "
-            "training. Gains over the fewest steps are tested "
-            "on pairs of equal seeds, corrected by Holm's method."
+            "The same models after other numbers of supervision steps. Grey bars: 95 % interval of the test set."
         ),
         findings=sorted(found, key=lambda item: -item.value),  # the largest gain is the answer
     )
