@@ -69,7 +69,7 @@ OUT = {"value": 0.1, "interval": (0.08, 0.12), "ends": (0.11, 0.1)}
         (Finding("price", "data.train_puzzles", "85 % accuracy", value=2500.0), "85 % accuracy needs 2,500 puzzles."),
         (Finding("price", "data.train_puzzles", "85 % accuracy"), "85 % accuracy is never reached by this law."),
         (level("mean_steps", "A", Mean(3.0, None, 1), " of 8"), "Mean supervision steps with A are 3 steps of 8."),
-        (level("halted", "B", Mean(0.5, None, 1), place="“a”"), "With “a”, share of puzzles solved with any is 50.0 %.",),
+        (level("error", "B", Mean(0.5, None, 1), place="“a”"), "With “a”, error with B is 50.0 %."),
         (
             difference("undecided", 0.01, place="n = 2", kind="interaction"),
             "The effect of B on exact accuracy at n = 2 is within 4.0 points of that at A.",

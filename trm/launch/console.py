@@ -235,9 +235,8 @@ class View:
                     (line for line in reversed(_tail(Path(job.log)).splitlines()) if line.strip()), "no log"
                 )
                 self.console.print(Text(f"Failed: {job.name}\n  {reason}\n  {job.log}"), style="red")
-            elif not self.console.is_terminal and not self.interrupted:
-                if facts.get("runs"):
-                    self._line(f"{count(len(self.study.runs), 'run')} to train, {self._left()}")
+            elif facts.get("runs") and not self.console.is_terminal and not self.interrupted:
+                self._line(f"{count(len(self.study.runs), 'run')} to train, {self._left()}")
         if self.console.is_terminal:
             self._live.refresh()
         elif time.monotonic() - self._said >= SILENCE:
