@@ -57,8 +57,8 @@ def studied(
             for seed in range(3):
                 noise = (1 - shared) ** 0.5 * rng.standard_normal() + shared**0.5 * common[seed]
                 y = np.exp(level + NOISE[budget] * noise)
-                rows.append((d, budget, budget / d**1.7, y, f"{budget}-{d}-{seed}", seed))
-    columns = ["model.d_model", "train_flops", "training.steps", "cross_entropy", "run", "seed"]
+                rows.append((f"{budget}-{d}", d, budget, budget / d**1.7, y, f"{budget}-{d}-{seed}", seed))
+    columns = ["point", "model.d_model", "train_flops", "training.steps", "cross_entropy", "run", "seed"]
     frame = pd.DataFrame(rows, columns=columns)
     frame["finished"], frame["experiment"] = True, "isoflop"
     spec = FitSpec(

@@ -38,7 +38,6 @@ GRIDS = {
         {"training.lr": r, "training.batch_size": b} for r in (4e-4, 8e-4, 16e-4, 32e-4) for b in (64, 256)
     ],
 }
-GRIDS["recurrences"] = [{**point, "model.l_cycles": n} for point in GRIDS["compute"] for n in (1, 3, 7)]
 DEPTHS = {"unroll": (1, 2, 4, 8, 16)}
 EVALUATIONS = {
     "inference": (EvaluationConfig(**DEPTHS, confident=True, restarts=(2, 4), start_noise=0.3),),

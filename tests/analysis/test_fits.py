@@ -17,7 +17,7 @@ from trm.analysis.fits.run import round_number
 from trm.analysis.fits.solve import solve
 from trm.analysis.specs import FitSpec, TableSpec
 from trm.analysis.stats import seed_spread
-from trm.analysis.tables import Table, collect, merge
+from trm.analysis.tables import Table, collect, load, merge
 
 PUZZLES = np.array([[100.0, 250, 500, 1000, 2000, 5000, 10000]])
 RECURRING = [[100.0, 300, 1000, 3000, 300, 300, 300, 300], [0.0, 0, 0, 0, 3, 10, 30, 300]]
@@ -140,6 +140,30 @@ def test_blocks_of_a_grid_are_fitted_apart(tables: dict[str, Table]) -> None:
     assert [(group["hue"], group["runs"]) for group in fit["groups"]] == [(None, 9), ("batch_size=512", 9)]
     both = fit_table(tables["blocks"], FitSpec(x="parameters", bootstrap=50, hue="training.batch_size"))
     assert [group["hue"] for group in both["groups"]] == [128, 512]
+
+
+def test_configurations_of_equal_cost_are_points_of_their_own() -> None:
+    """The kept table has d 16 and d 24 at exactly 14,998,118,400 FLOPs, and d 8 and d 12 at another budget's cost."""
+    table = load("docs/results/isoflop_laptop/table.csv")
+    spec = FitSpec(x="train_flops", y="cross_entropy", best=True, bootstrap=1000)
+    group = fit_table(table, spec)["groups"][0]
+    assert group["means"]["seeds"] == [6] * 6
+    assert group["means"]["y"][0] == pytest.approx(0.660, abs=0.001)
+    law = group["forms"]["power_law"]
+    assert law["parameters"]["a"] == pytest.approx(0.592, abs=0.001)
+    assert law["intervals"]["a"] == pytest.approx([0.551, 0.771], abs=0.02)
+
+
+def test_points_of_two_experiments_that_share_a_run_are_one(tables: dict[str, Table]) -> None:
+    table = tables["model_size"]
+    other = Table(
+        table.rows.assign(experiment="other", point=3 - table.rows["point"]), table.curves, table.info
+    )
+    other.info = {**table.info, "experiment": "other"}
+    more = Table(table.rows.assign(run=table.rows["run"] + "x", experiment="more"), table.curves, table.info)
+    more.info = {**table.info, "experiment": "more"}
+    assert merge([table, other]).rows["point"].nunique() == table.rows["point"].nunique()
+    assert merge([table, more]).rows["point"].nunique() == 2 * table.rows["point"].nunique()
 
 
 def test_a_fit_is_the_same_twice(tables: dict[str, Table]) -> None:

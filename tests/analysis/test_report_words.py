@@ -103,7 +103,7 @@ def words(spec: dict[str, Any]) -> dict[str, Any]:
         }
         for section in report.sections
     }
-    keys = ("size", "findings", "problems")
+    keys = ("scope", "findings", "limits", "problems")
     return json.loads(dump({**{key: getattr(report, key) for key in keys}, "sections": sections}))
 
 

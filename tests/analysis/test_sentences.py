@@ -3,6 +3,8 @@
 After a change that is meant: GOLDEN=write python -m pytest tests/analysis/test_sentences.py
 """
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,6 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
     ("inference", {"kind": "frontier"}),
     ("unroll", {"kind": "frontier"}),
     ("inference", {"kind": "restarts"}),
-    ("recurrences", {"kind": "recurrence"}),
     ("mixer", {"kind": "agreement"}),
     ("mixer", {"kind": "halting"}),
     ("batch_size", {"kind": "batch"}),
@@ -42,10 +43,10 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
         {
             "kind": "scaling_laws",
             "panels": [
-                {"experiment": "model_size", "x": "parameters"},
-                {"experiment": "inference", "x": "flops_per_puzzle"},
-                {"experiment": "two_decades", "best": "model.d_model", "y": "cross_entropy"},
-                {"experiment": "inference", "restarts": True},
+                {"experiment": "isoflop", "show": "curves"},
+                {"experiment": "isoflop", "show": "loss"},
+                {"experiment": "isoflop", "show": "best"},
+                {"experiment": "inference", "show": "attempts"},
             ],
         },
     ),
@@ -66,6 +67,13 @@ def words(tables: dict[str, Table]) -> dict[str, dict[str, str]]:
 
 def test_every_sentence_is_as_read(tables: dict[str, Table]) -> None:
     compare_with_golden(GOLDEN, words(tables))
+
+
+def test_captions_and_findings_are_short() -> None:
+    for name, texts in json.loads(GOLDEN.read_text()).items():
+        assert len(texts["caption"].split()) <= 25, name
+        for text in re.split(r"(?<=[.])\s+(?=[A-Z0-9“])", f"{texts['sentence']} {texts['answer']}"):
+            assert len(text.split()) <= 30, text
 
 
 def test_every_kind_but_those_of_real_files_is_pinned() -> None:

@@ -19,7 +19,7 @@ def test_a_difference_decides_by_its_interval(tables: dict[str, Table]) -> None:
     wide, narrow, table = {"model.d_model": 96}, {"model.d_model": 16}, tables["model_size"]
     better = found(table, {"where": wide, "than": narrow})
     assert better.state == "supported"
-    assert "exact accuracy rises from 62.3 % with width d = 16 to" in better.why
+    assert "points higher with width d = 96 than with width d = 16." in better.why
     assert found(table, {"where": narrow, "than": wide}).state == "contradicted"
     assert found(table, {"metric": "error", "where": wide, "than": narrow}).state == "supported"
     assert found(tables["recursion"], {"where": deep, "than": flat}).state in ("supported", "undecided")

@@ -105,14 +105,27 @@ def test_the_time_left_counts_what_is_planned_and_follows_what_was_measured(log,
     assert study.left() == 3723 + 3 * 2
 
 
-def test_elsewhere_than_on_a_terminal_there_is_a_line_for_each_run(told, log):
+def test_elsewhere_than_on_a_terminal_a_finished_run_has_no_line_of_its_own(told, log):
     told(STARTED, PLAN, job(1, "a", log=log))
     told({"event": "finished", "id": 1}, job(2, rule="table"), {"event": "finished", "id": 2})
     told({"event": "message", "text": "the slice was preempted"})
-    planned, first, last = told.text.splitlines()
-    assert planned == "2 runs to train, about 46 s left"
-    assert re.fullmatch(r"1 of 2 runs: a, loss 1.2500, unseen 12.5 %, 0 s, about .* left", first)
-    assert last == "the slice was preempted"
+    assert told.text.splitlines() == ["2 runs to train, about 46 s left", "the slice was preempted"]
+
+
+def test_a_run_is_named_by_what_tells_it_from_others():
+    assert console.named("sudoku6-mlp-d32-T1n3-p20000a50-b64-s0-16cacbc7") == "d 32, seed 0,"
+    assert console.named("Table t") == "Table t"
+
+
+def test_it_ends_with_the_answers_of_the_figures(told, tmp_path):
+    (tmp_path / "a.json").write_text('{"answer": "Exact accuracy is 5.0 points higher."}')
+    told(STARTED, PLAN)
+    drawn = job(1, rule="plot") | {"output": str(tmp_path / "a.pdf")}
+    told(drawn, {"event": "finished", "id": 1}, job(2, rule="table"), {"event": "finished", "id": 2})
+    told.view.conclude(0)
+    lines = told.text.splitlines()
+    assert "Exact accuracy is 5.0 points higher." in lines
+    assert lines[-1].endswith("trained, all done in 0 s.")
 
 
 def test_elsewhere_than_on_a_terminal_it_is_never_silent_for_long(clock, told, log):
@@ -123,7 +136,7 @@ def test_elsewhere_than_on_a_terminal_it_is_never_silent_for_long(clock, told, l
     assert told.text.splitlines() == [
         "looking for what is to be done (30 s)",
         "2 runs to train, about 46 s left",
-        *["running: a 42 %, loss 1.2500, unseen 12.5 %, 1 other job, about 63 min left"] * 2,
+        *["0/2 runs, a 42 %, validation 12.5 %, 1 other job, about 63 min left"] * 2,
         "Stopping: each run writes its checkpoint.",
     ]
 
@@ -145,7 +158,7 @@ def test_the_panel_has_runs_and_times(log):
     for event in (STARTED, PLAN, job(1, "a", log=log), job(2, rule="table", text="Table t")):
         view.study.take(dict(event))
     view.console.print(view.panel())
-    shown, run = text.getvalue(), "42 %  loss 1.2500  unseen 12.5 %  62 min left"
+    shown, run = text.getvalue(), "42 %  loss 1.2500  validation 12.5 %  62 min left"
     for words in ("about 63 min left", "0 of 2 runs", run, "Table t"):
         assert words in shown
     assert len(shown.splitlines()) == 5

@@ -1,4 +1,4 @@
-"""A drawn figure: what the report says about it, its footer, its files, and its form for a narrow screen."""
+"""A drawn figure: what the report says about it, its origin, its files, and its form for a narrow screen."""
 
 import hashlib
 import io
@@ -13,8 +13,8 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 from matplotlib.gridspec import GridSpec
 
-from trm.analysis.claims import answer, sentences, strength
-from trm.analysis.kinds.common import GREY, MISSING, ONE, SMALL, Drawing, heading, settle, wrap
+from trm.analysis.findings import main, strength, told
+from trm.analysis.kinds.common import MISSING, ONE, SMALL, Drawing, heading, settle
 from trm.analysis.specs import Figure
 from trm.analysis.tables import Table
 from trm.analysis.words import count, listed
@@ -42,7 +42,7 @@ def styled(path: str | Path | None = None) -> Iterator[None]:
 
 
 def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
-    """Add what every figure has: heading, footer, a note on missing files, an answer.
+    """Add what every figure has: heading, origin, a note on missing files, an answer.
 
     Panels that have headings keep them. Of `tables`, those whose rows are shown count.
     """
@@ -54,8 +54,6 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
     facts = drawing.provenance = provenance(tables, drawing.rows)
     if drawing.carried not in (None, drawing.rows["run"].nunique()):
         facts["size"] += f" ({drawing.carried} carry the line)"
-    items = [facts["study"], *(facts[key].replace(" ", "\u00a0") for key in ("size", "data", "commit"))]
-    footer(figure, "\u00a0· ".join(items))
     if any(table.info.get("test_steps", 0) is None for table in tables) and _uneven(drawing.rows):
         drawing.caption += " Runs are read after as many supervision steps as each had in training."
     lost = sum(len(table.info.get("missing", [])) for table in tables)
@@ -65,9 +63,10 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
         figure.text(0.992, 0.995, words, fontsize=SMALL, color=MISSING, ha="right", va="top")
     settle(figure, figure.get_figheight())
     drawing.caption = drawing.caption.strip()
-    drawing.sentence = " ".join(filter(None, [sentences(drawing.claims), drawing.remarks.strip()]))
-    drawing.answer = answer(drawing.claims) or drawing.answer or drawing.sentence
-    drawing.strength = strength(drawing.claims)
+    first = main(drawing.findings)
+    drawing.sentence = " ".join(filter(None, [told(drawing.findings), drawing.remarks.strip()]))
+    drawing.answer = first.text if first else drawing.answer or drawing.sentence
+    drawing.strength = strength(drawing.findings)
     return drawing
 
 
@@ -76,17 +75,8 @@ def _uneven(rows: pd.DataFrame) -> bool:
     return bool(rows["primary"].all() and rows["eval_steps"].nunique() > 1)
 
 
-def footer(figure: Canvas, text: str) -> None:
-    """Small grey lines at the bottom, in place of those that are there."""
-    lines = wrap(text, int(figure.get_figwidth() * 72 / (0.53 * SMALL)))
-    for old in figure.texts[:1]:
-        old.set_text(lines)
-        return
-    figure.text(0.008, 0.012, lines, fontsize=SMALL, color=GREY, ha="left", va="bottom", linespacing=1.1)
-
-
 def provenance(tables: Sequence[Table], rows: pd.DataFrame) -> dict[str, str]:
-    """The footer's words: study and scale, runs and seeds, data fingerprint, commit."""
+    """Where a figure comes from: study and scale, runs and seeds, data fingerprint, commit."""
     info = tables[0].info
     distinct = list(dict.fromkeys(table.experiment for table in tables))
     names = listed(distinct) if len(distinct) <= 4 else count(len(distinct), "experiment")
@@ -141,7 +131,7 @@ def words_of(drawing: Drawing) -> dict[str, Any]:
     """Everything of a figure but its picture, for its JSON."""
     hidden = ("canvas", "rows", "lines", "remarks", "carried")
     facts = {key: value for key, value in vars(drawing).items() if key not in hidden}
-    return {**facts, "claims": [claim.numbers for claim in drawing.claims]}
+    return {**facts, "findings": [finding.record for finding in drawing.findings]}
 
 
 def _svg(drawing: Drawing) -> str:
@@ -176,6 +166,5 @@ def stack(figure: Canvas) -> bool:
     for found in figure.legends:
         found.set_ncols(max(1, getattr(found, "_ncols", 1) // 2))
     figure.set_figwidth(ONE)
-    footer(figure, figure.texts[0].get_text().replace("\n", " "))
     settle(figure, height)
     return True

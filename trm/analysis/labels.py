@@ -141,15 +141,17 @@ FOUND: dict[str, Label] = {
     "critical_batch": Label("critical batch", "puzzles"),
     "copies_worth": Label("worth of the augmented copies of a puzzle", "fresh puzzles at most"),
     "halted": Label("share of puzzles that reach a positive halt logit", percent=True),
-    "solved": Label("share of puzzles solved by at least one attempt", percent=True),
+    "solved": Label("share of puzzles solved", percent=True),
     "restart_rate": Label("chance of one attempt", percent=True),
     "restart_correlation": Label("correlation between attempts"),
-    "hazard": Label("chance to be solved by as many steps again", percent=True),
-    "pass_worth": Label("worth of one long pass", "attempts"),
-    "recurrence_worth": Label("worth \u03c6 of a recurrence"),
     "tasks_solved": Label("share of tasks solved", percent=True),
 }
 """Quantities that figures find out."""
+
+GRAMMAR = (
+    "Filled: in the fit. Hollow: predicted or left out. Bars and bands: 95 % intervals. Dotted: prediction."
+)
+"""How to read every figure; printed once in the report."""
 
 FORM_NAMES = {
     "constant": "a constant",

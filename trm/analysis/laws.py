@@ -1,13 +1,13 @@
-"""What a fit says, as claims: laws of one and of two variables, critical batches, best values and their laws."""
+"""What a fit finds: laws of one and of two variables, critical batches, best values and their laws."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from trm.analysis.claims import Bounds, Claim, Outcome, span, verdict_on
+from trm.analysis.findings import Bounds, Finding, Verdict, side
 from trm.analysis.labels import label
 from trm.analysis.specs import VARIABLES
-from trm.analysis.words import estimate, goal, listed, measured, noun, number, setting_in_words
+from trm.analysis.words import estimate, goal, measured, noun, number, setting_in_words
 
 Fit = Mapping[str, Any]
 """The content of a fit.json."""
@@ -31,22 +31,14 @@ def floor_shown(group: Group) -> bool:
     return bool(low > 0.01 * min(group["means"]["y"]))
 
 
-def _floor(group: Group, metric: str) -> str:
-    """What a law says of its floor, at the end of a clause."""
-    if not floor_shown(group):
-        return "; no floor is established (its interval includes 0)"
-    form = chosen(group)
-    return f", towards a floor of {measured(metric, form['parameters']['E'], form['intervals'].get('E'))}"
-
-
 def slope(form: Mapping[str, Any], key: str = "a") -> tuple[float, Bounds]:
     """An exponent with the sign of the slope, and its interval."""
     bounds = (form.get("intervals") or {}).get(key)
     return -form["parameters"][key], None if bounds is None or None in bounds else (-bounds[1], -bounds[0])
 
 
-def claims_of_fit(fit: Fit) -> list[Claim]:
-    """All claims of a fit, for every colour."""
+def findings_of_fit(fit: Fit) -> list[Finding]:
+    """All findings of a fit, for every colour."""
     spec, hue = fit["spec"], fit.get("hue")
     found = []
     for group in fit["groups"]:
@@ -58,195 +50,171 @@ def claims_of_fit(fit: Fit) -> list[Claim]:
         elif spec["form"] == "critical_batch":
             found.append(_critical(group, spec, where))
         else:
-            found.append(law_claim(group, spec["x"], spec["y"], where))
+            found += law_findings(group, spec["x"], spec["y"], where)
     return found
 
 
-def law_claim(group: Group, x: str, y: str = "error", where: str = "") -> Claim:
-    """A law of one variable: its exponent, or how far the metric changes and why that is no law."""
+def law_findings(group: Group, x: str, y: str = "error", where: str = "") -> list[Finding]:
+    """A law of one variable, its floor, prediction and price; or how far the metric changes and why that is no law."""
     over = noun(x)
     if "error" in group:
-        return Claim(y, over, "", math.nan, None, "none", "change", more=group["error"], place=where)
+        return [Finding("change", y, over, why=group["error"], place=where)]
     form, values = chosen(group), group["means"]["y"]
     unit = label(x).unit.split(" per ")[0]
-    own = unit and unit not in over
     low, high = group["range"][0]
-    over_range, law_range = (span(low, high, name) for name in (unit if own else over, unit if own else ""))
+    across = f"between {number(low)} and {number(high)} {unit if unit and unit not in over else over}"
+    ends = (values[0], values[-1])
     if group["chosen"] == "constant":
         bounds = (form.get("intervals") or {}).get("E")
-        ends = (values[0], values[-1])
-        return Claim(
-            y, over, over_range, form["parameters"]["E"], bounds, "none", "change", ends=ends, place=where
-        )
+        level = form["parameters"]["E"]
+        return [Finding("change", y, over, across, level, bounds and tuple(bounds), ends=ends, place=where)]
     if group["doubts"]:
-        return _change(group, Claim(y, over, over_range, 0.0, None, "open", "change", place=where))
-    value, bounds = slope(form)
-    verdict: Outcome = "lower" if value < 0 else "higher"
-    more = _floor(group, y)
-    if group["chosen"] == "power_law":
-        part = abs(100 * (1 - 2.0**value))
-        more = f", {part:.0f} % {'less' if value < 0 else 'more'} for every doubling"
-    notes = _predicted(form, y) + _price(form, x)
-    return Claim(y, over, law_range, value, bounds, verdict, "power", more=more, notes=notes, place=where)
+        value, bounds, verdict = _fall(group)
+        why = "; ".join(group["doubts"])
+        return [Finding("change", y, over, across, value, bounds, verdict, where, why, ends=ends)]
+    found = [Finding("power", y, over, "", *slope(form), "supported", where, ends=ends)]
+    if group["chosen"] == "power_law_floor" and floor_shown(group):
+        bounds = (form.get("intervals") or {}).get("E")
+        level = form["parameters"]["E"]
+        found.append(
+            Finding("level", y, "unlimited " + over, "", level, bounds and tuple(bounds), "measured", where)
+        )
+    if out := form.get("held_out"):
+        found.append(predicted(y, out, where))
+    if target := form.get("target"):
+        bounds = target.get("interval") or (None, None)
+        cost = math.nan if target["x"] is None else target["x"]
+        known = None if None in bounds else tuple(bounds)
+        found.append(
+            Finding("price", x, f"{goal(target['accuracy'])} accuracy", "", cost, known, "measured", where)
+        )
+    return found
 
 
-def _change(group: Group, claim: Claim) -> Claim:
-    """How far the metric changes between the ends of the range, in logs, with the pooled seed spread as its noise."""
+def predicted(y: str, out: Mapping[str, Any], where: str = "") -> Finding:
+    """The largest point held against what a fit of the others predicts for it."""
+    bounds = out["interval"] and (out["interval"][0], out["interval"][1])
+    verdict: Verdict = "undecided"
+    if bounds:
+        verdict = "supported" if bounds[0] <= out["observed"] <= bounds[1] else "contradicted"
+    ends = (out["observed"], out["predicted"])
+    name = "all points but the largest"
+    return Finding("prediction", y, name, "", out["predicted"], bounds, verdict, where, ends=ends)
+
+
+def _fall(group: Group) -> tuple[float, Bounds, Verdict]:
+    """Logarithm of the ratio of the ends, with the pooled seed spread as its noise."""
     means, spread = group["means"], group.get("seed_spread")
-    first, last = means["y"][0], means["y"][-1]
-    value, bounds, verdict = math.log(last / first), None, claim.verdict
-    if spread and len(means["x"]) == 1:
-        half = 2.2 * spread * (1 / means["seeds"][0] + 1 / means["seeds"][-1]) ** 0.5
-        bounds = (value - half, value + half)
-        verdict = verdict_on(bounds)
-    fields = vars(claim) | {"value": value, "interval": bounds, "verdict": verdict, "ends": (first, last)}
-    return Claim(**fields | {"more": listed(group["doubts"])})
-
-
-def _predicted(form: Mapping[str, Any], y: str) -> str:
-    out = form.get("held_out") or {}
-    if not out.get("interval"):
-        return ""
-    shown = measured(y, out["predicted"], out["interval"])
-    return (
-        f" A fit without the largest point predicts {shown} there; measured: {measured(y, out['observed'])}."
-    )
-
-
-def _price(form: Mapping[str, Any], x: str) -> str:
-    """What the target accuracy costs."""
-    target = form.get("target")
-    if not target:
-        return ""
-    if target["x"] is None:
-        return f" By this law {goal(target['accuracy'])} accuracy is never reached."
-    low, high = target.get("interval") or [None, None]
-    bounds = f" [{number(low, 2)}, {'∞' if high is None else number(high, 2)}]" if low else ""
-    return f" {goal(target['accuracy'])} accuracy needs {number(target['x'], 2)}{bounds} {label(x).unit or noun(x)}."
-
-
-def elsewhere(fit: Fit, others: Sequence[Fit]) -> str:
-    """In which other variables the same runs follow a law. These move together, so that an exponent in one of them
-    counts only beside a law of the first."""
-    parts = []
-    if others and not supported(fit["groups"][0]):
-        names = listed([noun(other["spec"]["x"]) for other in others])
-        return f" Nor is a power law of {names} claimed, which change with it in the same runs."
-    for fit in others:
-        group, x = fit["groups"][0], noun(fit["spec"]["x"])
-        law = f"exponent {estimate(*slope(chosen(group)))}" if supported(group) else ""
-        parts.append(f"{x}, {law or f'no law ({why_not(group)})'}")
-    return f" The same runs against {'; against '.join(parts)}." if parts else ""
+    value = math.log(means["y"][-1] / means["y"][0])
+    if not spread or len(means["x"]) > 1:
+        return value, None, "undecided"
+    half = 2.2 * spread * (1 / means["seeds"][0] + 1 / means["seeds"][-1]) ** 0.5
+    bounds = (value - half, value + half)
+    return value, bounds, side(bounds)
 
 
 def why_not(group: Group) -> str:
     """Why no law is claimed; empty: one is."""
     if supported(group):
         return ""
-    return str(group.get("error") or listed(group["doubts"]) or "no trend")
+    return str(group.get("error") or "; ".join(group["doubts"]) or "no trend")
 
 
-def _two(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
+def _two(group: Group, spec: Mapping[str, Any]) -> list[Finding]:
     """E + A N^-a + B C^-b, or E + A D'^-a: an exponent for each variable, and what copies are worth."""
     joint = spec["form"] == "joint"
     names = [noun(spec["x"]), noun(spec["second"])] if joint else ["the effective number of puzzles"]
     if not supported(group):
-        return [Claim(spec["y"], listed(names), "", math.nan, None, "none", "change", more=why_not(group))]
+        return [Finding("change", spec["y"], " and ".join(names), why=why_not(group))]
     form = chosen(group)
-    found = []
-    for name, key in zip(names, ("a", "b")):
-        value, bounds = slope(form, key)
-        verdict: Outcome = "lower" if value < 0 else "higher"
-        more = _floor(group, spec["y"]) if name == names[-1] else ""
-        found.append(Claim(spec["y"], name, "", value, bounds, verdict, "power", more=more))
+    found = [
+        Finding("power", spec["y"], name, "", *slope(form, key), "supported")
+        for name, key in zip(names, ("a", "b"))
+    ]
     if not joint:
-        worth, bounds = form["parameters"]["R*"], (form.get("intervals") or {}).get("R*")
-        found.append(
-            Claim("copies_worth", "", "", worth, bounds, "none", "level", more=", however many there are")
-        )
+        bounds = (form.get("intervals") or {}).get("R*")
+        worth = form["parameters"]["R*"]
+        found.append(Finding("level", "copies_worth", "", "", worth, bounds and tuple(bounds), "measured"))
     return found
 
 
-def _critical(group: Group, spec: Mapping[str, Any], where: str) -> Claim:
+def _critical(group: Group, spec: Mapping[str, Any], where: str) -> Finding:
     """The batch beyond which more puzzles a step save few steps."""
     target = f"the target of {spec['y'].removeprefix('steps_to_')} %"
-    fields: dict[str, Any] = {"measure": "level", "place": f"{where}, {target}" if where else target}
+    place = f"{where}, {target}" if where else target
     if why := why_not(group):
-        return Claim("critical_batch", "", "", math.nan, None, "none", more=why, **fields)
+        return Finding("level", "critical_batch", "", why=why, place=place)
     form = chosen(group)
-    bounds = form.get("intervals") or {}
-    fewest = measured("training.steps", form["parameters"]["Smin"], bounds.get("Smin"))
-    fields["more"] = f", and no batch takes fewer than {fewest}"
-    return Claim("critical_batch", "", "", form["parameters"]["B*"], bounds.get("B*"), "none", **fields)
+    bounds = (form.get("intervals") or {}).get("B*")
+    value = form["parameters"]["B*"]
+    return Finding("level", "critical_batch", "", "", value, bounds and tuple(bounds), "measured", place)
 
 
-def followed(group: Group) -> bool:
-    """Whether the best x of enough values of the second variable lie inside the grid, and are established."""
-    law = group.get("law")
-    return bool(law and law["enough_points"] and law["intervals"] and not law["doubts"])
+def followed(group: Group, key: str = "x") -> bool:
+    """Whether the best x (or the value there: `best`) of enough values of the second variable lie inside the grid and
+    follow a power law."""
+    law = group.get("laws", {}).get(key)
+    return bool(law and law["interval"] and not law["doubts"])
 
 
-def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
-    """How the best x depends on the second variable; for budgets also the steps that it leaves."""
+def _optima(group: Group, spec: Mapping[str, Any]) -> list[Finding]:
+    """How the best x, and the value there, depend on the second variable."""
     x, second = spec["x"], noun(spec["second"])
-    if "error" in group:
-        return [Claim(x, second, "", math.nan, None, "none", "optimum", more=group["error"])]
-    inside, law = [item for item in group["optima"] if not item["edge"]], group["law"]
-    edges = [item["second"] for item in group["optima"] if item["edge"]]
-    ends = f" At {_at(spec['second'], edges)} the best value lies at the edge of the grid." if edges else ""
-    if law and law.get("local"):
-        return [_local(law, spec, ends)]
-    if not followed(group):
-        few = f"{len(inside)} of {len(group['optima'])} optima lie inside the grid, too few for a power law"
-        why = listed(law["doubts"]) if law and law["enough_points"] and law["doubts"] else few
-        return [Claim(x, second, "", math.nan, None, "none", "optimum", more=why, notes=ends)]
-    value, bounds = law["parameters"]["a"], tuple(law["intervals"]["a"])
-    verdict, more = verdict_on(bounds), ""
-    if spec["form"] == "isoflop":
-        parts = []
-        for key, name in (("a", noun(x)), ("steps", "training steps")):
-            low, high = (10**bound for bound in law["intervals"][key])
-            parts.append(f"{estimate(10 ** law['parameters'][key], (low, high))} times the {name}")
-        lost = sorted(item["doubling"]["value"] for item in inside)
-        shown = [number(100 * value, 2) for value in (lost[0], lost[-1])]
-        more = f": ten times the {second} is best spent on {listed(parts)}"
-        ends = (
-            f" By the parabolas, half or twice the best {noun(x)} raises {noun(spec['y'])} by {shown[0]} to "
-            f"{shown[1]} %.{_missed(group, spec)}{ends}"
+    if "laws" not in group:
+        why = str(group.get("error") or "; ".join(group["notes"]) or "too few optima lie inside the grid")
+        return [Finding("optimum", x, second, why=why)]
+    ruler, turned = _ruler(group)
+    found = [_growth(group["laws"]["x"], "optimum", x, spec, ruler=ruler, why=turned)]
+    if law := group["laws"].get("best"):
+        found.append(
+            _growth(law, "power", spec["y"], spec, place=f"the best {noun(x)}", ruler=ruler.split(";")[0])
         )
-    return [Claim(x, second, "", value, bounds, verdict, "optimum", more=more, notes=ends, pairs=len(inside))]
+        if law.get("held_out"):
+            found.append(predicted(spec["y"], law["held_out"], f"the best {noun(x)}"))
+    if group["laws"]["x"].get("held_out"):
+        found.append(predicted(x, group["laws"]["x"]["held_out"]))
+    return found
 
 
-def _local(law: Mapping[str, Any], spec: Mapping[str, Any], ends: str) -> Claim:
-    """The exponent at the largest values of a best x that follows no power law, since its logarithms bend."""
-    local, bounds = law["local"], tuple(law["local"]["interval"])
-    bend = estimate(law["curvature"]["value"], law["curvature"]["interval"])
-    low, high = local["range"]
-    over = span(low, high, label(spec["second"]).unit)
-    more = f"; we claim no power law: over all budgets the curve bends (curvature {bend})"
-    fields: dict[str, Any] = {"more": more, "notes": ends, "pairs": law["points"]}
-    second, verdict = noun(spec["second"]), verdict_on(bounds)
-    return Claim(spec["x"], second, over, local["value"], bounds, verdict, "optimum", **fields)
+def _growth(
+    law: Mapping[str, Any], kind: Any, metric: str, spec: Mapping[str, Any], **fields: Any
+) -> Finding:
+    """The power law of a quantity at the optima, or its exponent at the largest ones if its logarithms bend."""
+    second, why = noun(spec["second"]), str(fields.pop("why", ""))
+    local, across = law["local"], ""
+    part = local or law
+    if local:
+        unit = label(spec["second"]).unit
+        across = f"between {number(local['range'][0], 2)} and {number(local['range'][1], 2)} {unit}".rstrip()
+    bounds = part["interval"] and (part["interval"][0], part["interval"][1])
+    doubts = [doubt for doubt in law["doubts"] if not doubt.endswith("bend")] + [why] * bool(why)
+    verdict: Verdict = "undecided" if doubts else side(bounds)
+    return Finding(
+        kind, metric, second, across, part["value"], bounds, verdict, why="; ".join(doubts), **fields
+    )
 
 
-def _at(column: str, values: Sequence[float]) -> str:
-    """Values of a column with its unit: `training compute of 2 × 10¹⁰ FLOPs`."""
-    unit = label(column).unit
-    return f"{noun(column)} of {listed([number(value) for value in values])} {unit}".rstrip()
+def _ruler(group: Group) -> tuple[str, str]:
+    """The number of test steps that an exponent is read at with the exponents at the others, and why it is undecided:
+    its side changes with them."""
+    rulers = group.get("rulers") or []
+    if not rulers or not group.get("ruler"):
+        return "", ""
+    own = group["laws"]["x"]["interval"]
+    text = f"{group['ruler']} test steps"
+    others = [item for item in rulers if item["steps"] != group["ruler"]]
 
+    def named(item: Mapping[str, Any]) -> str:
+        return f"{item['steps']} steps" if item["steps"] else "each run's best"
 
-def _missed(group: Group, spec: Mapping[str, Any]) -> str:
-    """Where the power law of the best x lies outside that of the optimum itself."""
-    law = group["law"]["parameters"]
-    places = [
-        item["second"]
-        for item in group["optima"]
-        if not item["edge"] and item["x_interval"]
-        and not item["x_interval"][0] <= law["A"] * item["second"] ** law["a"] <= item["x_interval"][1]
-    ]  # fmt: skip
-    if not places:
-        return ""
-    return f" The power law lies outside the interval of the best {noun(spec['x'])} at {_at(spec['second'], places)}."
+    if others:
+        shown = (
+            f"{number(item['value'], 2) if item['value'] is not None else 'none'} at {named(item)}"
+            for item in others
+        )
+        text += f"; {', '.join(shown)}"
+    turned = [named(item) for item in others if side(own) != side(item["interval"])]
+    return text, f"its side changes at {turned[0]}" if turned and side(own) == "supported" else ""
 
 
 def equation(group: Group, x: str, y: str = "error", width: int = 72) -> str:

@@ -15,6 +15,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from trm.analysis.labels import DERIVED, METRICS, config_keys
 from trm.study.merge import nearest
 
+SAME = ("point", "evaluation", "split", "policy", "eval_steps", "restarts")
+"""Columns that two seeds of one measurement share, and no two measurements: a point of a fit or a figure is these,
+never a value on an axis, which two configurations may share."""
 Scalar = bool | int | float | str | None
 Form = Literal["constant", "power_law", "power_law_floor", "exponential", "sigmoid"]
 """constant: e = E; power_law: e = A x^-a; power_law_floor: e = E + A x^-a; its rivals: exponential e = E + A exp(-x/s)

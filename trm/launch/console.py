@@ -1,4 +1,4 @@
-"""What a user sees of `trm study run`: a panel on a terminal, a line for each finished run elsewhere.
+"""What a user sees of `trm study run`: a panel on a terminal, a line each half minute elsewhere, and the answer.
 
 Snakemake's own output and that of its jobs go to `OUTPUT`; each job has its log besides.
 """
@@ -9,7 +9,7 @@ import re
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,7 @@ SHOWN = 8
 AGE = 1.0
 """Seconds until a log is read again."""
 SILENCE = 30.0
-"""Seconds after which output that is no terminal says that the study goes on."""
+"""Seconds between two lines of progress where the output is no terminal."""
 PROGRESS = re.compile(
     r"^ *(\d+) %  step \d+/\d+  loss (\S+)  unseen +(-|[\d.]+ %).*  (\d+):(\d\d):(\d\d) left$", re.MULTILINE
 )
@@ -53,6 +53,12 @@ def seconds_text(seconds: float) -> str:
 def replaces_output(arguments: list[str]) -> bool:
     """Whether the console replaces Snakemake's output for these arguments."""
     return not any(map(RAW.fullmatch, arguments))
+
+
+def named(run: str) -> str:
+    """What tells a run from others, without the hash: `d 32, seed 0`; other jobs keep their name."""
+    found = re.search(r"-d(\d+)-.*-s(\d+)-[0-9a-f]{8}$", run)
+    return f"d {found[1]}, seed {found[2]}," if found else run
 
 
 class LastLine(NamedTuple):
@@ -105,6 +111,13 @@ def _tail(path: Path, size: int = 4000) -> str:
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def answers(outputs: Iterable[str]) -> list[str]:
+    """What the figures among some files found, a sentence for each that found something."""
+    found = [Path(output).with_suffix(".json") for output in outputs if output.endswith(".pdf")]
+    texts = [json.loads(path.read_text(encoding="utf-8")).get("answer") for path in found if path.exists()]
+    return list(dict.fromkeys(filter(None, texts)))
 
 
 class Progress:
@@ -222,11 +235,8 @@ class View:
                     (line for line in reversed(_tail(Path(job.log)).splitlines()) if line.strip()), "no log"
                 )
                 self.console.print(Text(f"Failed: {job.name}\n  {reason}\n  {job.log}"), style="red")
-            elif not self.console.is_terminal and not self.interrupted:
-                if job and job.rule == "train":
-                    self._line(self._trained(job))
-                elif facts.get("runs"):
-                    self._line(f"{count(len(self.study.runs), 'run')} to train, {self._left()}")
+            elif facts.get("runs") and not self.console.is_terminal and not self.interrupted:
+                self._line(f"{count(len(self.study.runs), 'run')} to train, {self._left()}")
         if self.console.is_terminal:
             self._live.refresh()
         elif time.monotonic() - self._said >= SILENCE:
@@ -250,22 +260,20 @@ class View:
     def _left(self) -> str:
         return f"about {seconds_text(self.study.left())} left"
 
-    def _trained(self, job: Job) -> str:
-        study, progress = self.study, job.progress()
-        facts = f", loss {progress.loss}, unseen {progress.unseen}" if progress else ""
-        took = seconds_text(time.monotonic() - job.started)
-        left = f", {self._left()}" if study.trained() < len(study.runs) else ""
-        return f"{study.trained()} of {count(len(study.runs), 'run')}: {job.run}{facts}, {took}{left}"
-
     def _running(self) -> str:
-        """What is under way, in words: the run that is furthest, or the first other job."""
-        jobs = sorted(self.study.running.values(), key=lambda job: job.rule != "train")
-        if not jobs:
-            return f"looking for what is to be done ({seconds_text(time.monotonic() - self.study.began)})"
-        progress = jobs[0].progress() if jobs[0].rule == "train" else None
-        facts = f" {progress.percent} %, loss {progress.loss}, unseen {progress.unseen}" if progress else ""
-        others = f", {count(len(jobs) - 1, 'other job')}" if len(jobs) > 1 else ""
-        return f"running: {jobs[0].name}{facts}{others}, {self._left()}"
+        """What is done and under way: the run that is furthest, or the first other job."""
+        study, parts = self.study, []
+        jobs = sorted(study.running.values(), key=lambda job: job.rule != "train")
+        if not jobs and not study.done:
+            return f"looking for what is to be done ({seconds_text(time.monotonic() - study.began)})"
+        if study.runs:
+            parts.append(f"{study.trained()}/{count(len(study.runs), 'run')}")
+        if jobs:
+            progress = jobs[0].progress() if jobs[0].rule == "train" else None
+            parts.append(named(jobs[0].name) + (f" {progress.percent} %" if progress else ""))
+            parts += [f"validation {progress.unseen}"] if progress else []
+        parts += [count(len(jobs) - 1, "other job")] if len(jobs) > 1 else []
+        return ", ".join([*parts, self._left()])
 
     def panel(self) -> Panel:
         study = self.study
@@ -295,7 +303,7 @@ class View:
             if progress:
                 percent, loss, unseen, left = progress
                 table.add_row(
-                    name, f"{percent} %", f"loss {loss}", f"unseen {unseen}", f"{seconds_text(left)} left"
+                    name, f"{percent} %", f"loss {loss}", f"validation {unseen}", f"{seconds_text(left)} left"
                 )
             else:
                 table.add_row(Text(job.name, style="dim"), "", "", "", "")
@@ -339,6 +347,9 @@ class View:
                 for line in _tail(Path(job.log), 20_000).splitlines():
                     if line.startswith("- "):
                         console.print(Text(line))
+        if not any(job.rule == "html_report" for job in done):
+            for answer in answers([job.output for job in done]):
+                console.print(Text(answer))
         shown = {rule: [job.output for job in done if job.rule == rule] for rule in ("html_report", "plot")}
         written = ", ".join(shown["html_report"] or shown["plot"])
         trained = f"{count(self.study.trained(), 'run')} trained, all done" if self.study.runs else "All done"

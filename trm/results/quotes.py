@@ -1,16 +1,28 @@
-"""Numbers in Markdown that are written from kept results: between two comments, the first of which says which.
+"""Numbers in Markdown that are written from kept results: a query says which.
 
-    <!--= baseline_laptop exact_accuracy eval_steps=32 -->93.4 % [91.2, 95.5]<!--.-->
-    <!--= views_laptop exact_accuracy label=a eval_steps=64 less label=b -->+3.2 [1.1, 5.3] points<!--.-->
+In a table's cell, between two comments:
 
-A folder of docs/results, a metric and the cells that select its rows give the mean over seeds with its 95 % interval;
-`less` the paired difference to other rows; `bare` (the last word) leaves the interval out.
+    | <!--= baseline_laptop exact_accuracy eval_steps=32 -->93.4 % [91.2, 95.5]<!--.--> |
+
+In prose, as a link whose definition has the query as its title, because a line that begins with a comment would end
+the paragraph:
+
+    The best width grows as compute to the power [0.52 [0.47, 0.57]][=width].
+
+    [=width]: results/isoflop_laptop/README.md "isoflop_laptop finding kind=optimum metric=model.d_model"
+
+A query names a folder of docs/results, a metric and the cells that select its rows: the mean over seeds with its 95 %
+interval. `less` gives the paired difference to other rows. With `finding` for a metric, the cells select one row of
+the folder's findings.csv: its value with its interval, `verdict` or `text` as the last word that. `bare` as the last
+word leaves the interval out.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -22,23 +34,79 @@ from trm.analysis.tables import Table, load
 from trm.analysis.words import changed, measured
 from trm.errors import UserError
 
-QUOTE = re.compile(r"<!--= (.*?) -->(.*?)<!--\.-->", re.DOTALL)
+COMMENT = re.compile(r"<!--= (.*?) -->(.*?)<!--\.-->", re.DOTALL)
+LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\[=([\w-]+)\]")
+DEFINITION = re.compile(r'^\[=([\w-]+)\]: +\S+ +"(.*)"$', re.MULTILINE)
+BEGINS = re.compile(r"^<!--=.*", re.MULTILINE)
+INTERVAL = re.compile(r"\[[−-]?[\d.,]+, [−-]?[\d.,]+\]")
+Row = Mapping[str, object]
+"""Of a table of findings."""
 
 
-def quoted(text: str, results: Path) -> str:
-    """The Markdown with every quote written anew from the folder of kept results. UserError: a quote names a table,
-    column or row that does not exist."""
+def quoted(text: str, results: Path, found: Mapping[str, Sequence[Row]] | None = None) -> str:
+    """The Markdown with every quote written anew.
+
+    Args:
+        text: of a page.
+        results: the folder of kept results.
+        found: findings by folder, in place of those in its findings.csv.
+
+    Raises:
+        UserError: a quote names a table, column, row or definition that does not exist.
+    """
     tables: dict[str, Table] = {}
 
-    def write(found: re.Match[str]) -> str:
-        name, *words = shlex.split(found[1])
+    def value(query: str) -> str:
+        name, *words = shlex.split(query)
         try:
-            value = _cell(tables.setdefault(name, load(results / name / "table.csv")), words)
-        except (UserError, KeyError, ValueError) as error:
-            raise UserError(f"<!--= {' '.join(found[1].split())} -->: {error}") from None
-        return f"<!--= {found[1]} -->{value}<!--.-->"
+            if words[:1] == ["finding"]:
+                return _finding(_rows(results / name, (found or {}).get(name)), words[1:])
+            return _cell(tables.setdefault(name, load(results / name / "table.csv")), words)
+        except (UserError, KeyError, ValueError, IndexError) as error:
+            raise UserError(f"quote {' '.join(query.split())}: {error}") from None
 
-    return QUOTE.sub(write, text)
+    queries = dict(DEFINITION.findall(text))
+    used = {key for _, key in LINK.findall(text)}
+    if lost := sorted(used ^ set(queries)):
+        raise UserError(f"quote [={lost[0]}] is {'not defined' if lost[0] in used else 'defined, but not used'}")
+    text = COMMENT.sub(lambda quote: f"<!--= {quote[1]} -->{value(quote[1])}<!--.-->", text)
+    return LINK.sub(lambda quote: f"[{value(queries[quote[2]])}][={quote[2]}]", text)
+
+
+def misplaced(text: str) -> list[str]:
+    """The lines that begin with a quote in comments: there CommonMark ends the paragraph."""
+    return BEGINS.findall(text)
+
+
+def typed(text: str) -> list[str]:
+    """The intervals in a text that no quote holds."""
+    return INTERVAL.findall(LINK.sub("", COMMENT.sub("", text)))
+
+
+def _rows(folder: Path, given: Sequence[Row] | None) -> Sequence[Row]:
+    if given is not None:
+        return given
+    path = folder / "findings.csv"
+    if not path.exists():
+        raise UserError(f"{path} does not exist: run `python -m trm.results.redraw` with --write")
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _finding(rows: Sequence[Row], words: list[str]) -> str:
+    """The amount, verdict or sentence of the one row that the cells select."""
+    end = words.pop() if words and "=" not in words[-1] else ""
+    if end not in ("", "bare", "verdict", "text"):
+        raise UserError(f"{end!r} is none of bare, verdict, text")
+    wanted = dict(cell.split("=", 1) for cell in words)
+    chosen = [row for row in rows if all(str(row[key]) == value for key, value in wanted.items())]
+    if len(chosen) != 1:
+        raise UserError(f"{len(chosen)} findings have {' '.join(words)}, not one")
+    return str(chosen[0][end]) if end in ("verdict", "text") else _bare(str(chosen[0]["amount"]), end)
+
+
+def _bare(amount: str, end: str) -> str:
+    return re.sub(r" \[[^\]]*\]", "", amount) if end else amount
 
 
 def _cell(table: Table, words: list[str]) -> str:

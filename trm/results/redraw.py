@@ -15,6 +15,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+import pandas as pd
+
 from trm.analysis.drawing import save, styled
 from trm.analysis.kinds import FIGURE, fit_and_draw
 from trm.analysis.report.contents import Grid
@@ -31,6 +33,8 @@ MARKS = "<!-- pages -->\n", "<!-- end of pages -->"
 """Around the list of pages in docs/results.md."""
 PICTURE = "scaling_laws.png"
 """The figure that README and docs/index.md show."""
+FINDINGS = "findings.csv"
+"""The findings of a folder's figures, which quotes read."""
 HOW = """Written from `table.csv` by `python -m trm.results.redraw docs/results --out figures --write`, which also
 redraws the figures; `note.md` holds what the table does not say. [All results](../../results.md)
 """
@@ -63,20 +67,31 @@ def texts(results: Path, drawn: dict[str, dict[str, Any]]) -> dict[Path, str]:
         drawn: the JSON of every figure by name, as `redraw` has just written it.
     """
     folders = sorted(path.parent for path in results.rglob("figures.json") if path.parent != results)
-    notes = {path: quoted(path.read_text("utf-8"), results) for path in results.rglob("note.md")}
+    rows = {folder.name: _findings(folder, drawn) for folder in folders}
+    notes = {path: quoted(path.read_text("utf-8"), results, rows) for path in results.rglob("note.md")}
     found, lines = dict(notes), []
     for folder in folders:
         table = load(folder / "table.csv")
         figures = [drawn[name] for name in read_json(folder / "figures.json")]
+        found[folder / FINDINGS] = pd.DataFrame(rows[folder.name]).to_csv(index=False, lineterminator="\n")
         found[folder / "README.md"] = _page(table, notes.get(folder / "note.md", ""), figures)
         said = next((figure["answer"] for figure in figures if figure["answer"]), "")
         lines.append(f"| [{folder.name}](results/{folder.name}/README.md) | {said} |\n")
     docs, listing = results.parent, "| experiment and scale | answer |\n|---|---|\n" + "".join(lines)
     for path in (docs.parent / "README.md", *sorted(docs.glob("*.md"))):
-        text = quoted(path.read_text("utf-8"), results)
+        text = quoted(path.read_text("utf-8"), results, rows)
         before, begin, rest = text.partition(MARKS[0])
         found[path] = before + (begin and begin + listing + MARKS[1] + rest.partition(MARKS[1])[2])
     return found
+
+
+def _findings(folder: Path, drawn: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The findings of a folder's figures, named after the figure, each once."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in read_json(folder / "figures.json"):
+        for row in drawn[name]["findings"]:
+            found.setdefault(row["text"] + str(row["value"]), {"figure": name, **row})
+    return list(found.values())
 
 
 def _page(table: Table, note: str, figures: list[dict[str, Any]]) -> str:
@@ -92,9 +107,10 @@ def _page(table: Table, note: str, figures: list[dict[str, Any]]) -> str:
     )
     lines = [f"# {info['experiment']} at scale {info['scale']}\n", fill(facts, WIDTH) + "\n"]
     lines += [note.strip() + "\n"] if note else []
-    said = [f"- **{figure['title']}.** {figure['sentence']}" for figure in figures if figure["sentence"]]
-    lines += [fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for text in said]
-    lines += ["", _markdown(results_grid(table)), ""]
+    told = dict.fromkeys((row["verdict"], row["text"]) for figure in figures for row in figure["findings"])
+    if told:
+        lines += [_markdown(Grid(["verdict", "finding"], [list(row) for row in told])), ""]
+    lines += [_markdown(results_grid(table)), ""]
     steps = _by_steps(table)
     return "\n".join([*lines, *([_markdown(steps), ""] if steps else []), HOW])
 

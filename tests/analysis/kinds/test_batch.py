@@ -2,9 +2,9 @@
 
 import pandas as pd
 import pytest
+from trm.analysis.claims import sentences
 
 from tests.analysis.conftest import Drawn
-from trm.analysis.claims import sentences
 from trm.analysis.kinds.batch import noise_scale, reached
 from trm.analysis.laws import claims_of_fit
 

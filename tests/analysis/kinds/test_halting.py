@@ -13,7 +13,7 @@ from trm.study.schema import EvaluationConfig
 
 def test_it_is_drawn(drawn: Drawn) -> None:
     drawing = drawn("mixer", kind="halting")
-    assert [claim.metric for claim in drawing.claims] == ["mean_steps"] * 2 + ["halted"] * 2
+    assert [item.metric for item in drawing.findings] == ["mean_steps"] * 2 + ["halted"] * 2
 
 
 def test_each_evaluation_of_a_run_has_its_own(tmp_path) -> None:
@@ -33,6 +33,6 @@ def test_each_evaluation_of_a_run_has_its_own(tmp_path) -> None:
     table = collect(TableSpec.model_validate(spec))
     with styled():
         drawing = draw(figure(kind="halting"), [table], [])
-    ema, raw = (claim.value for claim in drawing.claims if claim.metric == "mean_steps")
+    ema, raw = (item.value for item in drawing.findings if item.metric == "mean_steps")
     assert raw == 1.0
     assert ema > 1.5

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.analysis.conftest import Drawn, figure
-from trm.analysis.claims import answer, sentences, strength
+from trm.analysis.findings import strength
 from trm.analysis.fits.data import Data, envelope, gather
-from trm.analysis.laws import claims_of_fit, equation, law_claim, supported
+from trm.analysis.laws import equation, law_findings, supported
 from trm.analysis.tables import Table
 
 
@@ -22,50 +22,47 @@ def law(slope: float, bounds: list[float], chosen: str = "power_law", **more: An
     return {**group, "means": means, "interval": 0.95, "doubts": []}
 
 
-def group_sentence(group: dict[str, Any], x: str, y: str = "error") -> str:
-    return sentences([law_claim(group, x, y)])
-
-
-def law_answer(fit: dict[str, Any], x: str, y: str) -> str:
-    return answer(claims_of_fit({**fit, "spec": {"form": "auto", "x": x, "y": y}}))
+def told(group: dict[str, Any], x: str, y: str = "error") -> str:
+    return " ".join(item.text for item in law_findings(group, x, y))
 
 
 @pytest.mark.parametrize(
     ("slope", "way", "exponent"), [(0.5, "falls", "−0.50 [−0.60, "), (-0.5, "rises", "0.50 [0.40, ")]
 )
 def test_a_law_falls_or_rises(slope: float, way: str, exponent: str) -> None:
-    said = group_sentence(law(slope, [slope - 0.1, slope + 0.1]), "data.train_puzzles")
-    assert said.startswith(
-        f"Error {way} as a power law of unique training puzzles between 100 and 1,000 with exponent {exponent}"
-    )
+    text = told(law(slope, [slope - 0.1, slope + 0.1]), "data.train_puzzles")
+    assert text.startswith(f"Error {way} as unique training puzzles to the power {exponent}")
 
 
 def test_a_law_in_doubt_is_not_claimed() -> None:
     group = {**law(0.5, [0.4, 0.6]), "doubts": ["a constant predicts the held-out largest point better"]}
-    text = group_sentence(group, "data.train_puzzles")
-    assert text.startswith("Error falls from 40.0 to 10.0 % between 100 and 1,000 unique training puzzles; ")
-    assert "we claim no power law: a constant predicts" in text
+    (found,) = law_findings(group, "data.train_puzzles")
+    assert found.text.startswith(
+        "Error falls from 40.0 % to 10.0 % between 100 and 1,000 unique training puzzles; "
+    )
+    assert found.text.endswith("no power law is established.")
+    assert found.why.startswith("a constant predicts")
     assert not supported(group)
-    assert strength([law_claim(group, "data.train_puzzles")]) is None
+    assert strength([found]) is None
 
 
-def test_floors_are_claimed_only_where_their_interval_stays_clear_of_zero() -> None:
-    shown = group_sentence(law(0.5, [0.4, 0.6], "power_law_floor"), "data.train_puzzles")
-    assert "towards a floor of 5.0 % [4.0, 6.0]" in shown
-    unsure = group_sentence(law(0.5, [0.4, 0.6], "power_law_floor", floor=[1e-9, 0.06]), "data.train_puzzles")
-    assert "no floor is established (its interval includes 0)" in unsure
+def test_floors_are_found_only_where_their_interval_stays_clear_of_zero() -> None:
+    shown = told(law(0.5, [0.4, 0.6], "power_law_floor"), "data.train_puzzles")
+    assert "Error with unlimited unique training puzzles is 5.0 % [4.0, 6.0]." in shown
+    unsure = told(law(0.5, [0.4, 0.6], "power_law_floor", floor=[1e-9, 0.06]), "data.train_puzzles")
+    assert "unlimited" not in unsure
 
 
-def test_constants_targets_and_held_out_points_are_put_in_words() -> None:
-    assert "No trend of error is established" in group_sentence(law(0, [0, 0], "constant"), "parameters")
-    assert ": too few" in group_sentence({"error": "too few"}, "parameters")
-    reached = law(0.5, [0.4, 0.6], target={"accuracy": 0.85, "x": 2500.0, "interval": [2000.0, None]})
-    assert "85 % accuracy needs 2,500 [2,000, ∞] puzzles" in group_sentence(reached, "data.train_puzzles")
+def test_constants_targets_and_held_out_points_are_findings() -> None:
+    assert "No trend of error is established" in told(law(0, [0, 0], "constant"), "parameters")
+    assert "; too few" in told({"error": "too few"}, "parameters")
+    reached = law(0.5, [0.4, 0.6], target={"accuracy": 0.85, "x": 2500.0, "interval": [2000.0, 3000.0]})
+    assert "85 % accuracy needs 2,500 [2,000, 3,000] puzzles." in told(reached, "data.train_puzzles")
     never = law(0.5, [0.4, 0.6], target={"accuracy": 0.85, "x": None, "interval": [None, None]})
-    assert "is never reached" in group_sentence(never, "data.train_puzzles")
+    assert "is never reached" in told(never, "data.train_puzzles")
     out = {"predicted": 0.12, "interval": [0.1, 0.15], "observed": 0.11, "log_error": 0.1}
-    held = group_sentence(law(0.5, [0.4, 0.6], held_out=out), "data.train_puzzles")
-    assert "predicts 12.0 % [10.0, 15.0] there; measured: 11.0 %" in held
+    held = told(law(0.5, [0.4, 0.6], held_out=out), "data.train_puzzles")
+    assert "All points but the largest predict 12.0 % [10.0, 15.0]; 11.0 % was measured, inside." in held
 
 
 def test_the_equation_is_stated_at_a_round_place() -> None:
@@ -75,24 +72,15 @@ def test_the_equation_is_stated_at_a_round_place() -> None:
     assert "A = 14.1 % [12.0, 16.0]" in text
 
 
-def test_the_answer_counts_the_colours_that_follow_a_law() -> None:
-    good, bad = law(0.5, [0.4, 0.6]), {**law(0.5, [0.4, 0.6]), "doubts": ["x"]}
-    fit = {"hue": "model.d_model", "groups": [{**good, "hue": 16}, {**bad, "hue": 32}]}
-    text = law_answer(fit, "train_flops", "error")
-    assert "for 1 of 2 settings: −0.50 [−0.60, −0.40] at width d = 16, no law at width d = 32." in text
-    none = {"hue": "model.d_model", "groups": [{**bad, "hue": 16}, {**bad, "hue": 32}]}
-    assert "follows no supported law" in law_answer(none, "train_flops", "error")
-
-
 def test_a_supported_law_is_drawn_and_a_doubtful_one_is_not(drawn: Drawn) -> None:
     good = drawn("two_decades", kind="law", x="train_flops", also=["data.train_puzzles"])
-    assert "The same runs against unique training puzzles, no law (1 usable point" in good.sentence
+    assert any("1 usable point" in item.why for item in good.findings)
     assert good.strength is not None
     assert good.strength > 1
-    assert any(line.get_linestyle() == "--" for line in good.canvas.axes[0].lines)
+    assert any(line.get_linestyle() == ":" for line in good.canvas.axes[0].lines)
     few = drawn("compute", kind="law", x="train_flops", hue="model.d_model", envelope=True)
     assert few.strength == 1.5  # a fall without a form
-    assert not any(line.get_linestyle() == "--" for line in few.canvas.axes[0].lines)
+    assert not any(line.get_linestyle() == ":" for line in few.canvas.axes[0].lines)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
-"""`restarts`: what half of the attempts predict of all of them, and what one pass is worth."""
+"""`restarts`: what a few attempts predict of all of them, and what each way to choose keeps."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tests.analysis.conftest import Drawn
-from trm.analysis.fits.restarts import any_of, fit_attempts
-from trm.analysis.kinds.restarts import law_of
+from trm.analysis.fits.restarts import Attempts, any_of, fit_attempts, same_share
+from trm.analysis.fits.restarts import drawn as resampled
 from trm.errors import UserError
 
 
@@ -17,7 +16,7 @@ def test_four_attempts_predict_eight() -> None:
     right = rng.random((8, 4000)) < chance
     four, eight = (np.bincount(right[:k].sum(0), minlength=k + 1) for k in (4, 8))
     fitted = fit_attempts(four)
-    assert fitted == pytest.approx((0.6, 1 / 3), abs=0.03)
+    assert fitted == pytest.approx((0.6, 1 / 3, 1.0), abs=0.03)
     assert fitted.solved(np.array([8.0]))[0] == pytest.approx(any_of(eight)[-1], abs=0.02)
     assert any_of(eight)[-1] == pytest.approx(right.any(0).mean())
     assert any_of(eight)[-1] + 0.05 < 1 - 0.4**8  # independent attempts would solve more
@@ -30,22 +29,42 @@ def test_counts_without_a_mix_have_a_law_too(counts: list[int]) -> None:
     assert 0 <= found.solved(np.array([4.0]))[0] <= 1
 
 
-def test_a_pass_is_worth_the_attempts_that_solve_as_much() -> None:
-    """Independent attempts of chance 1/2: 1, 2 and 4 of them solve 1/2, 3/4 and 15/16; the pass 1/2, 3/5 and 3/4."""
-    counts, shares = {2: "[1,2,1]", 4: "[1,4,6,4,1]"}, {4: 0.5, 8: 0.6, 16: 0.75}
-    wide = [{"seed": 0, "eval_steps": 4, "restarts": k, "solved_counts": text} for k, text in counts.items()]
-    deep = [{"seed": 0, "eval_steps": at, "exact_accuracy": share} for at, share in shares.items()]
-    law = law_of(pd.DataFrame(wide), pd.DataFrame(deep))
-    assert [item.value for item in law.wide.hazard] == pytest.approx([0.5, 0.75])
-    assert [item.value for item in law.deep.hazard] == pytest.approx([0.2, 0.375])
-    assert law.worth.value == pytest.approx(2.0)
+def test_the_first_attempt_has_a_chance_of_its_own() -> None:
+    """Without noise it solves sqrt(q), the others q: their rate and correlation are found, not its."""
+    rng = np.random.default_rng(1)
+    chance = rng.beta(1.2, 0.8, 20000)
+    right = rng.random((8, 20000)) < np.vstack([chance**0.5, *[chance] * 7])
+    first, four, eight = (np.bincount(right[:k].sum(0), minlength=k + 1) for k in (1, 4, 8))
+    found = fit_attempts(four, first)
+    assert found == pytest.approx((0.6, 1 / 3, 0.5), abs=0.03)
+    assert found.solved(np.array([8.0]))[0] == pytest.approx(right[:8].any(0).mean(), abs=0.01)
+    assert fit_attempts(four).rate > found.rate + 0.03  # pooled, the first one flatters the others
+    assert eight.sum() == 20000
 
 
-def test_it_says_what_was_predicted_and_how_alike_attempts_are(drawn: Drawn) -> None:
+def test_whole_seeds_are_resampled() -> None:
+    """Two seeds that differ: the spread between them is in the draws, that of 10,000 puzzles is not."""
+    low, high = np.array([6000.0, 2000, 2000]), np.array([2000.0, 2000, 6000])
+    apart = resampled([low, high], [low[[0, 2]], high[[0, 2]]], 20)
+    alike = resampled([low + high] * 2, [(low + high)[[0, 2]]] * 2, 20)
+    assert np.std([item.rate for item in apart]) > 5 * np.std([item.rate for item in alike])
+
+
+def test_the_rival_solves_the_same_share_of_the_rest_at_every_doubling() -> None:
+    """One attempt solves 1/2 and two 3/4: half of the rest; so four solve 7/8 and eight 15/16."""
+    assert same_share(np.array([1.0, 2, 1]), 8) == pytest.approx(15 / 16)
+    assert Attempts(0.5, 1e-5).solved(np.array([3.0]))[0] == pytest.approx(7 / 8, abs=1e-3)
+
+
+def test_every_way_to_choose_stands_beside_the_prediction(drawn: Drawn) -> None:
     drawing = drawn("inference", kind="restarts")
-    assert "2 attempts predict for 4 a share of puzzles solved by at least one attempt" in drawing.sentence
-    assert "inside the interval. The chance of one attempt is" in drawing.sentence
-    assert "The correlation between attempts is 0.34 [0." in drawing.sentence
-    assert drawing.sentence.endswith("The longest pass has 16 steps and costs as much as 2 attempts.")
+    shown = [(item.kind, item.subject) for item in drawing.findings]
+    assert shown[:3] == [
+        ("level", "any of 4 attempts"),
+        ("level", "a vote of 4 attempts"),
+        ("level", "the halt logit among 4 attempts"),
+    ]
+    assert [kind for kind, _ in shown[3:]] == ["prediction", "prediction", "level", "level"]
+    assert [item.metric for item in drawing.findings[-2:]] == ["restart_rate", "restart_correlation"]
     with pytest.raises(UserError, match=r"set evaluation\.restarts"):
         drawn("mixer", kind="restarts")

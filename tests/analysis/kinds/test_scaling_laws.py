@@ -1,46 +1,49 @@
 """`scaling_laws`: panels of several experiments."""
 
+import pytest
+
 from tests.analysis.conftest import Drawn, figure, inputs
 from trm.analysis.drawing import styled
 from trm.analysis.kinds import draw
 from trm.analysis.tables import Table
 
-LAWS = [
-    {"experiment": "model_size", "x": "parameters"},
-    {"experiment": "data_size", "x": "data.train_puzzles"},
-    {"experiment": "inference", "x": "flops_per_puzzle"},
+PANELS = [
+    {"experiment": "isoflop", "show": "curves"},
+    {"experiment": "isoflop", "show": "loss"},
+    {"experiment": "isoflop", "show": "best", "series": "first"},
+    {"experiment": "isoflop", "show": "best", "y": "error", "series": "second"},
+    {"experiment": "inference", "show": "attempts"},
 ]
-RESTARTS = {"experiment": "inference", "restarts": True}
 
 
-def test_it_is_drawn(drawn: Drawn) -> None:
-    subjects = [claim.subject for claim in drawn("", kind="scaling_laws", panels=LAWS).claims]
-    assert subjects == ["parameters", "unique training puzzles", "test-time compute"]
+def test_one_message_a_panel_and_one_height_a_diamond(drawn: Drawn) -> None:
+    drawing = drawn("", kind="scaling_laws", panels=PANELS)
+    titles = [axes.get_title("left").strip() for axes in drawing.canvas.axes]
+    assert [title[0] for title in titles] == ["a", "b", "c", "d"]
+    assert all(len(title.split()) <= 10 for title in titles)  # nine words after the letter
+    a, b, c, _ = drawing.canvas.axes
+    assert a.get_ylim() == b.get_ylim()
+    names = " ".join(text.get_text() for text in c.texts)
+    assert "first" in names
+    assert "second" in names
+    sizes = {text.get_fontsize() for axes in drawing.canvas.axes for text in axes.texts}
+    assert min(sizes) >= 8
 
 
-def test_best_choices_share_a_panel_and_titles_say_what_was_found(drawn: Drawn) -> None:
-    best = {"experiment": "isoflop", "best": "model.d_model", "y": "cross_entropy"}
-    drawing = drawn("", kind="scaling_laws", panels=[LAWS[0], best, {**best, "y": "error"}, RESTARTS])
-    titles = [" ".join(axes.get_title("left").split()) for axes in drawing.canvas.axes]
-    assert len(titles) == 3
-    assert titles[0].startswith("a Error falls ")
-    assert "best" in titles[1]  # the fits of two best choices stand in one panel
-    assert titles[2].startswith("c 4 attempts solve ")
-    dashed = [line for line in drawing.canvas.axes[0].lines if line.get_linestyle() == "--"]
-    assert dashed, "the best rival is drawn"
+def test_a_single_panel_is_one_column_wide(drawn: Drawn) -> None:
+    assert drawn("", kind="scaling_laws", panels=PANELS[:1]).canvas.get_figwidth() == pytest.approx(3.4)
 
 
 def test_a_panel_without_results_says_so_and_the_others_are_drawn(tables: dict[str, Table]) -> None:
-    spec = figure(kind="scaling_laws", panels=[*LAWS, {"experiment": "maze", "x": "parameters"}])
-    given, fits = inputs({**tables, "maze": tables["mixer"]}, "", figure(kind="scaling_laws", panels=LAWS))
+    spec = figure(kind="scaling_laws", panels=[*PANELS, {"experiment": "maze", "show": "curves"}])
+    given, fits = inputs({**tables, "maze": tables["mixer"]}, "", figure(kind="scaling_laws", panels=PANELS))
     with styled():
         drawing = draw(spec, given, fits)
     words = " ".join(text.get_text() for axes in drawing.canvas.axes for text in axes.texts)
     assert "no --table holds experiment maze" in " ".join(words.split())
 
 
-def test_a_panel_and_the_same_law_figure_share_one_fit() -> None:
-    law = figure(kind="law", x="parameters")
-    laws = figure(kind="scaling_laws", panels=[LAWS[0], LAWS[0]])
-    assert laws.fits() == law.fits("model_size")
-    assert laws.experiments() == ("model_size",)
+def test_a_panel_and_the_same_isoflop_figure_share_one_fit() -> None:
+    laws = figure(kind="scaling_laws", panels=PANELS[:3])
+    assert laws.fits() == figure(kind="isoflop").fits("isoflop")
+    assert laws.experiments() == ("isoflop",)

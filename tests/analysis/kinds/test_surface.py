@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tests.analysis.conftest import Drawn
-from trm.analysis.claims import sentences
 from trm.analysis.kinds.surface import error_at
-from trm.analysis.laws import claims_of_fit
+from trm.analysis.laws import findings_of_fit
 
 PARAMETERS = {"E": 0.02, "A": 1.0, "a": 0.5, "B": 1.0, "b": 0.3, "R*": 12.0}
 FORM = {"parameters": PARAMETERS, "intervals": {"R*": [8.0, 20.0], "E": [0.01, 0.03]}}
@@ -21,22 +20,26 @@ def group(chosen: str, *doubts: str) -> dict[str, Any]:
 
 def words(chosen: str, *doubts: str) -> str:
     spec = {"form": chosen, "x": "parameters", "second": "train_flops", "y": "error"}
-    return sentences(claims_of_fit({"spec": spec, "groups": [group(chosen, *doubts)]}))
+    return " ".join(item.text for item in findings_of_fit({"spec": spec, "groups": [group(chosen, *doubts)]}))
 
 
 def test_supported_laws_in_words() -> None:
-    worth = "The worth of the augmented copies of a puzzle is 12 [8, 20] fresh puzzles at most"
+    worth = "Worth of the augmented copies of a puzzle is 12 [8, 20] fresh puzzles at most."
     assert worth in words("repeated_data")
-    both = "parameters with exponent −0.5. Error falls as a power law of training compute with exponent"
+    both = "Error falls as parameters to the power −0.5. Error falls as training compute to the power"
     assert both in words("joint")
-    assert words("joint").endswith("towards a floor of 2.0 % [1.0, 3.0].")
 
 
 def test_doubtful_laws_are_not_claimed() -> None:
-    doubt, no = "an exponent reaches the bound of the search", ": an exponent reaches the bound"
-    none = f"We claim no law of error against parameters and training compute{no}"
-    assert none in words("joint", doubt)
-    assert f"the effective number of puzzles{no}" in words("repeated_data", doubt)
+    doubt = "an exponent reaches the bound of the search"
+    assert (
+        words("joint", doubt)
+        == f"No law of error against parameters and training compute is fitted; {doubt}."
+    )
+    assert (
+        words("repeated_data", doubt)
+        == f"No law of error against the effective number of puzzles is fitted; {doubt}."
+    )
 
 
 def test_laws_of_two_variables_are_drawn(drawn: Drawn) -> None:

@@ -88,19 +88,19 @@ def held_out(name: str, data: Data, delta: float, samples: Array | None = None) 
         x of the point, observed and predicted value, |log(predicted / observed)|, and with samples the interval.
     """
     form = FORMS[name]
-    x, y = data.means()
-    if x.shape[1] - 1 < max(2, len(form.parameters)):
+    x, *_ = data.means()
+    end = x[:, [np.lexsort(x[::-1])[-1]]]
+    largest, place = np.all(np.isclose(data.x, end), axis=0), end[: form.variables]  # every point there
+    if len(np.unique(data.group[~largest])) < max(2, len(form.parameters)):
         return None
-    last = np.lexsort(x[::-1])[-1]
-    largest = np.all(np.isclose(data.x, x[:, [last]]), axis=0)
+    observed = float(np.exp(data.log_y[largest].mean()))
     fitted = fit_form(name, data.without(largest), delta)
-    place = x[: form.variables, [last]]
     predicted = float(fitted.predict(place)[0])
     found: dict[str, Any] = {
-        "x": float(x[0, last]),
-        "observed": float(y[last]),
+        "x": float(place[0, 0]),
+        "observed": observed,
         "predicted": predicted,
-        "log_error": abs(float(np.log(predicted / y[last]))),
+        "log_error": abs(float(np.log(predicted / observed))),
     }
     if samples is not None:
         starts = np.concatenate([fitted.solution.phi, fitted.starts])
@@ -230,7 +230,7 @@ def _beaten(
 
 def ended(data: Data) -> bool:
     """Whether the last two points do not differ in the direction of the trend. Runs at both are paired."""
-    _, y = data.means()
+    _, y, _ = data.means()
     places = np.unique(data.x[0])
     if len(places) < 3:
         return False

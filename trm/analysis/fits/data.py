@@ -10,7 +10,7 @@ import pandas as pd
 
 from trm.analysis.fits.forms import Array
 from trm.analysis.labels import label
-from trm.analysis.specs import FitSpec
+from trm.analysis.specs import SAME, FitSpec
 from trm.analysis.stats import frontier
 from trm.analysis.tables import Table
 from trm.analysis.words import count, goal, percent
@@ -50,15 +50,17 @@ class Data:
 
     @property
     def points(self) -> int:
-        return len(np.unique(self.group))
+        """Points at different places: what a form's shape is tested by."""
+        return min(len(np.unique(self.group)), int(np.unique(self.x, axis=1).shape[1]))
 
-    def means(self) -> tuple[Array, Array]:
-        """Grid points [v, P] and the geometric mean of their observations [P], by the first variable."""
-        keys = np.unique(self.group)
-        x = np.stack([self.x[:, self.group == key].mean(axis=1) for key in keys], axis=1)
-        y = np.array([np.exp(self.log_y[self.group == key].mean()) for key in keys])
+    def means(self) -> tuple[Array, Array, Array]:
+        """Grid points [v, P], the geometric mean of their observations [P] and how many these are [P], by the first
+        variable."""
+        members = [self.group == key for key in np.unique(self.group)]
+        x = np.stack([self.x[:, here].mean(axis=1) for here in members], axis=1)
+        y = np.array([np.exp(self.log_y[here].mean()) for here in members])
         order = np.lexsort(x[::-1])
-        return x[:, order], y[order]
+        return x[:, order], y[order], np.array([int(here.sum()) for here in members])[order]
 
     def without(self, rows: np.ndarray) -> Data:
         """The observations outside the boolean mask `rows`."""
@@ -105,9 +107,8 @@ def observations(rows: pd.DataFrame, spec: FitSpec) -> Data:
     y = pd.to_numeric(rows[spec.y], errors="coerce").to_numpy(float, copy=True)
     is_share = spec.y == "error"
     tested = rows["puzzles"].to_numpy(float) if is_share else np.zeros(len(rows))
-    _, group = np.unique(x, axis=1, return_inverse=True)
-    seeds = rows["seed"].to_numpy()
-    data = Data(x, y, group.reshape(-1), rows["run"].tolist(), tested, seeds=seeds)
+    group = rows.groupby([name for name in SAME if name in rows], sort=True, dropna=False).ngroup().to_numpy()
+    data = Data(x, y, group, rows["run"].tolist(), tested, seeds=rows["seed"].to_numpy())
     _exclude(data, ~rows["finished"].to_numpy(bool), "the run did not finish")
     _exclude(data, ~np.isfinite(y), "target not reached" if "_to_" in spec.y else "not measured")
     if spec.form != "repeated_data":
@@ -148,7 +149,7 @@ def _shares(data: Data) -> None:
         rows = data.group == key
         mean = float(np.nanmean(data.y[rows])) if np.isfinite(data.y[rows]).any() else np.nan
         if mean > SATURATED:
-            _exclude(data, rows, f"error above {goal(SATURATED)}: hardly anything learned yet")
+            _exclude(data, rows, f"error above {goal(SATURATED)}")
         elif mean == 0:
             _exclude(data, rows, "no seed makes an error: below what the test set resolves")
     zero = (data.y == 0) & (data.tested > 0)

@@ -2,9 +2,10 @@
 
 Two forms. `optimum` (learning rate against batch size): the vertex of a parabola in logs through the lowest mean and
 its two neighbours, as a rate too high diverges and makes the whole curve lopsided. `isoflop` (width at equal compute):
-approach 2 of Hoffmann et al. 2022 (arXiv 2203.15556), a parabola through all widths of a budget, and the steps that
-the best width leaves. Whole seeds are resampled, and every draw finds its own vertices. An optimum at the edge of the
-grid is only a bound: it is marked and left out of the power law, which is claimed only if its logarithms do not bend.
+approach 2 of Hoffmann et al. 2022 (arXiv 2203.15556), a parabola through all widths of a budget. Whole seeds are
+resampled, and every draw finds its own vertices. An optimum at the edge of the grid is only a bound: it is marked and
+left out of the power laws. The best x and the value there come from one parabola, and one test decides on the power law
+of each: the logarithms do not bend.
 
 Grids that move with the budget pull flat parabolas' vertices along, and so feign a law. Therefore `isoflop` fits a
 second time with one curvature for all budgets, which needs no vertex inside a grid but errs where curvatures differ: a
@@ -21,7 +22,7 @@ from trm.analysis.fits.bootstrap import by_seed, resample
 from trm.analysis.fits.data import Data, observations
 from trm.analysis.fits.forms import Array
 from trm.analysis.specs import FitSpec
-from trm.analysis.stats import LEVEL, percentiles, seed_spread
+from trm.analysis.stats import LEVEL, by_number, percentiles, seed_spread
 from trm.analysis.tables import Table
 from trm.errors import UserError
 
@@ -31,23 +32,51 @@ LEAST = {"optimum": 1, "isoflop": 4}
 """Fewest values of `x` that can have an optimum, and fewest optima whose logarithms can bend."""
 LAST = 3
 """Optima at the largest values of `second` that give the local exponent."""
+RULERS = 4
+"""Fewest supervision steps at test time that count as a ruler: a model trained with several is not made to be read
+after one."""
 WINDOW = 5
 """Most values of `x` through which a parabola is fitted: far from the best, no curve is one."""
 
 
 def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
-    """The best x for each value of `second`, and x* = A second^a over the optima inside the grid. UserError: no row
+    """The best x for each value of `second`, and the power laws over the optima inside the grid. UserError: no row
     matches."""
     rows = table.select(spec.where, [spec.x, str(spec.second)], plain=True)
     if not len(rows):
         raise UserError(f"no row of {table.experiment} matches {spec.where}: nothing to fit")
-    return best_of(rows, spec)
+    group = best_of(rows, spec)
+    if spec.form == "isoflop" and "laws" in group and "eval_steps" in rows:
+        group["ruler"] = int(rows["eval_steps"].iloc[0]) if rows["eval_steps"].nunique() == 1 else None
+        group["rulers"] = _rulers(table, rows, spec)
+    return group
+
+
+def _rulers(table: Table, rows: pd.DataFrame, spec: FitSpec) -> list[dict[str, Any]]:
+    """The exponent of the best x by every number of test steps that all these runs were read at, and (0 steps) with
+    each run at its own best; None where fewer than two optima lie inside the grid."""
+    where = {key: value for key, value in spec.where.items() if key != "eval_steps"}
+    every = table.select({**where, "policy": "fixed"}, [spec.x, str(spec.second)], plain=True)
+    every = every[every["run"].isin(rows["run"])]
+    runs = rows["run"].nunique()
+    parts = {
+        int(steps): part for steps, part in by_number(every, "eval_steps") if part["run"].nunique() == runs
+    }
+    if len(parts) > 1:
+        parts[0] = (
+            pd.concat(parts.values()).sort_values(spec.y).assign(eval_steps=0)
+        )  # each run after its best number of steps
+    parts = {steps: part for steps, part in parts.items() if steps == 0 or steps >= RULERS}
+    found = []
+    for steps, part in parts.items():
+        law = best_of(part.drop_duplicates("run"), spec).get("laws", {}).get("x", {})
+        found.append({"steps": steps, **{key: law.get(key) for key in ("value", "interval")}})
+    return found
 
 
 def best_of(rows: pd.DataFrame, spec: FitSpec) -> dict[str, Any]:
     """`optimum` of a table's rows."""
     data = observations(rows, spec)
-    steps = dict(zip(rows["run"], rows["training.steps"].astype(float)))
     group: dict[str, Any] = {"hue": None, "runs": len(set(data.runs)), "points": data.points}
     group |= {"exclusions": data.exclusions, "notes": list(data.notes)}
     level = budgets(data.x[1]) if data.points else np.empty(0)
@@ -57,19 +86,19 @@ def best_of(rows: pd.DataFrame, spec: FitSpec) -> dict[str, Any]:
     found = []
     for value in np.unique(level):
         if len(np.unique(data.x[0, level == value])) >= LEAST[spec.form]:
-            found.append(_best(data, level == value, steps, samples, spec))
+            found.append(_best(data, level == value, samples, spec))
     if len(found) < 2 and (not found or spec.form == "optimum"):
         return {**group, "error": f"too few values of {spec.x} to find the best one"}
     inside = [item for item in found if not item["edge"]]
-    group |= {"interval": LEVEL if len(samples) > 1 else None, "law": None}
+    group |= {"interval": LEVEL if len(samples) > 1 else None}
     if len(inside) > 1:
-        powers, doubts = [_through_vertices(inside)], []
+        laws = {key: _power(inside, key) for key in ("x", "best")[: 1 + (spec.form == "isoflop")]}
         if spec.form == "isoflop":
-            bend, shared = _equally_curved(found, inside)
-            powers.append(shared)
+            bend, shared = _equally_curved(found)
+            laws["x"]["interval"] = _cover(laws["x"]["interval"], shared)
             if _lower(bend) <= 0:
-                doubts.append("no minimum is established over all budgets together")
-        group["law"] = _law(powers, len(inside)) | _bend(inside, doubts)
+                laws["x"]["doubts"].append("no minimum is established over all budgets together")
+        group["laws"] = laws
     else:
         group["notes"].append("fewer than two optima inside the grid: no power law of the optimum")
     group["optima"] = [{key: value for key, value in item.items() if key != "draws"} for item in found]
@@ -83,75 +112,69 @@ def _resampled(data: Data, spec: FitSpec) -> Array:
     return by_seed(data.log_y, data.group, data.seeds, spec.bootstrap, spec.seed)
 
 
-def _bend(inside: list[dict[str, Any]], doubts: list[str]) -> dict[str, Any]:
-    """Whether the logarithms of the best x bend, and the exponents between the last optima: what holds if they do."""
-    places, best = np.log([item["second"] for item in inside]), np.log([i["draws"]["x"] for i in inside])
-    law: dict[str, Any] = {"doubts": doubts, "local": None}
-    if len(inside) < LEAST["isoflop"] or best.shape[1] < 2:
+def _power(inside: list[dict[str, Any]], key: str) -> dict[str, Any]:
+    """The power law of a quantity at the optima: exponent, scale A (the quantity where `second` is 1), whether its
+    logarithms bend, the exponent through the last optima if they do, the last optimum predicted from the others, and
+    why no law is claimed."""
+    places, logs = np.log([item["second"] for item in inside]), np.log([i["draws"][key] for i in inside])
+    slopes, offsets = np.polyfit(places, logs, 1)
+    law: dict[str, Any] = {
+        "value": float(slopes[0]),
+        "A": float(np.exp(offsets[0])),
+        "interval": _ends(slopes),
+    }
+    law |= {"points": len(inside), "doubts": [], "local": None}
+    if len(inside) < LEAST["isoflop"]:
+        law["doubts"].append(f"{len(inside)} optima inside the grid are too few for a power law")
         return law
-    bend = np.polyfit(places - places.mean(), best, 2)[0]
-    law["curvature"] = {"value": float(bend[0]), "interval": percentiles(bend[1:]).tolist()}
+    bend = np.polyfit(places - places.mean(), logs, 2)[0]
+    law["curvature"] = {"value": float(bend[0]), "interval": _ends(bend)}
+    ahead = np.polyfit(places[:-1], logs[:-1], 1)[0] * places[-1] + np.polyfit(places[:-1], logs[:-1], 1)[1]
+    miss = _ends(ahead - logs[-1])
+    law["held_out"] = {"second": inside[-1]["second"], "observed": float(np.exp(logs[-1, 0]))}
+    law["held_out"] |= {"predicted": float(np.exp(ahead[0])), "interval": None}
+    if miss:
+        law["held_out"]["interval"] = [float(np.exp(logs[-1, 0] + end)) for end in miss]
     if curved(law["curvature"]):
-        slopes = np.polyfit(places[-LAST:], best[-LAST:], 1)[0]
-        bounds = percentiles(slopes[1:]).tolist()
+        local = np.polyfit(places[-LAST:], logs[-LAST:], 1)[0]
         ends = [inside[-LAST]["second"], inside[-1]["second"]]
-        law["local"] = {"value": float(slopes[0]), "interval": bounds, "range": ends}
-        doubts.append("its logarithms bend")
+        law["local"] = {"value": float(local[0]), "interval": _ends(local), "range": ends}
+        law["doubts"].append("its logarithms bend")
     return law
 
 
 def curved(bend: Mapping[str, Any]) -> bool:
     """Whether the interval of a curvature leaves out 0."""
-    low, high = bend["interval"]
+    low, high = bend["interval"] or (0.0, 0.0)
     return bool(low > 0 or high < 0)
 
 
-def _through_vertices(inside: list[dict[str, Any]]) -> dict[str, Array]:
-    """Exponents [B] of the best x and of the steps that it leaves, through the vertices; A: x where `second` is 1."""
-    places = np.log([item["second"] for item in inside])
-    slopes, offsets = np.polyfit(places, np.log([item["draws"]["x"] for item in inside]), 1)
-    steps, _ = np.polyfit(places, np.log([item["draws"]["steps"] for item in inside]), 1)
-    return {"a": slopes, "A": np.exp(offsets), "steps": steps}
+def _ends(draws: Array) -> list[float] | None:
+    """The interval of draws [1 + B], whose first is the estimate; None: there is none."""
+    usable = draws[1:][np.isfinite(draws[1:])]
+    return percentiles(usable).tolist() if len(usable) else None
 
 
-def _equally_curved(
-    found: list[dict[str, Any]], inside: list[dict[str, Any]]
-) -> tuple[Array, dict[str, Array]]:
+def _cover(interval: list[float] | None, draws: Array) -> list[float] | None:
+    """The interval widened to hold that of draws [1 + B]."""
+    other = _ends(draws)
+    return [min(interval[0], other[0]), max(interval[1], other[1])] if interval and other else interval
+
+
+def _equally_curved(found: list[dict[str, Any]]) -> tuple[Array, Array]:
     """The curvature [B] of log y = level + bend (log x - a log second - offset)^2 with a level for each budget, and the
-    same exponents as `_through_vertices`. A draw without a minimum has none."""
+    exponent a of the best x. A draw without a minimum has none."""
     rows = []
     for item, level in zip(found, np.eye(len(found))):
         rows += [[*level, x**2, x, x * np.log(item["second"])] for x in item["draws"]["log_x"]]
     means = np.concatenate([item["draws"]["means"] for item in found])
-    *_, bend, slope, tilt = np.linalg.lstsq(np.array(rows), means, rcond=None)[0]
-    least = np.where(bend > 0, bend, np.nan)
-    places = np.log([item["second"] for item in inside])
-    lengths = []
-    for item, at in zip(inside, places):
-        vertex = -(slope + tilt * at) / (2 * least)
-        lengths.append(np.polyval(np.polyfit(item["draws"]["log_x"], item["draws"]["lengths"], 2), vertex))
-    centred = places - places.mean()
-    return bend, {"a": -tilt / (2 * least), "steps": centred @ np.array(lengths) / (centred @ centred)}
+    *_, bend, _, tilt = np.linalg.lstsq(np.array(rows), means, rcond=None)[0]
+    return bend, -tilt / (2 * np.where(bend > 0, bend, np.nan))
 
 
 def _lower(draws: Array) -> float:
     """Lower end of the interval of draws [1 + B], whose first is the estimate."""
     return float(percentiles(draws[1:])[0] if len(draws) > 1 else draws[0])
-
-
-def _law(powers: list[dict[str, Array]], points: int) -> dict[str, Any]:
-    """The power laws of the best x and of the steps that it leaves, as fit.json holds them: the first of `powers`, with
-    intervals that cover those of all."""
-    values = {key: float(draws[0]) for key, draws in powers[0].items()}
-    drawn: dict[str, list[float]] = {}
-    for power in powers:
-        for key, draws in power.items():
-            usable = draws[1:][np.isfinite(draws[1:])]
-            if len(usable):
-                low, high = percentiles(usable)
-                known = drawn.get(key, [low, high])
-                drawn[key] = [float(min(low, known[0])), float(max(high, known[1]))]
-    return {"parameters": values, "intervals": drawn or None, "points": points, "enough_points": points > 3}
 
 
 def budgets(cost: Array) -> Array:
@@ -162,32 +185,27 @@ def budgets(cost: Array) -> Array:
     return np.asarray(np.exp(np.bincount(label, np.log(cost)) / np.bincount(label))[label])
 
 
-def _best(
-    data: Data, rows: np.ndarray, steps: dict[str, float], samples: Array, spec: FitSpec
-) -> dict[str, Any]:
+def _best(data: Data, rows: np.ndarray, samples: Array, spec: FitSpec) -> dict[str, Any]:
     """The optimum of one value of `second`, over all data sets."""
     places = np.unique(data.x[0, rows])
-    means = np.stack([samples[:, rows & (data.x[0] == place)].mean(axis=1) for place in places])
+    means = np.empty((len(places), len(samples)))
+    for index, place in enumerate(places):  # configurations of one x and budget compete in every data set
+        here = rows & (data.x[0] == place)
+        apart = [here & (data.group == key) for key in np.unique(data.group[here])]
+        means[index] = np.min([samples[:, mask].mean(axis=1) for mask in apart], axis=0)
     if spec.form == "isoflop":
         first = int(np.clip(means[:, 0].argmin() - WINDOW // 2, 0, max(0, len(places) - WINDOW)))
-        places, means = places[first : first + WINDOW], means[first : first + WINDOW]
-    here = [rows & (data.x[0] == place) for place in places]
+        places, means = (part[first : first + WINDOW] for part in (places, means))
     log_x = np.log(places)
-    lengths = np.log([steps[data.runs[int(np.flatnonzero(mask)[0])]] for mask in here])
     vertex, edge, shape = (_nearby if spec.form == "optimum" else _through_all)(log_x, means)
-    best = {"x": np.exp(vertex), "steps": np.exp(np.interp(vertex, log_x, lengths))}
-    curve = {"log_x": log_x, "means": means, "lengths": lengths}
+    best = {"x": np.exp(vertex)} | ({"best": shape.pop("best")} if "best" in shape else {})
     return {
         "second": float(np.exp(np.log(data.x[1, rows]).mean())),
-        "x": float(best["x"][0]),
-        **{
-            f"{key}_interval": percentiles(draws[1:]).tolist() if len(draws) > 1 else None
-            for key, draws in best.items()
-        },
-        "steps": float(best["steps"][0]),
+        **{key: float(draws[0]) for key, draws in best.items()},
+        **{f"{key}_interval": _ends(draws) for key, draws in best.items()},
         "edge": edge,
         "range": [float(places[0]), float(places[-1])],
-        "draws": best | curve,
+        "draws": best | {"log_x": log_x, "means": means},
         **shape,
     }
 
@@ -207,17 +225,14 @@ def _nearby(log_x: Array, means: Array) -> tuple[Array, bool, dict[str, Any]]:
 
 
 def _through_all(log_x: Array, means: Array) -> tuple[Array, bool, dict[str, Any]]:
-    """Vertices [B] of the parabola through all means [P, B], and what twice or half the best x costs."""
+    """Vertices [B] of the parabola through all means [P, B], and the values there."""
     bend, slope, level_at_0 = np.polyfit(log_x, means, 2)
     vertex = -slope / np.where(bend > 0, 2 * bend, np.nan)
     ends = np.where(means[0] < means[-1], log_x[0], log_x[-1])
     vertex = np.clip(np.where(np.isnan(vertex), ends, vertex), log_x[0], log_x[-1])
     value = np.exp(bend * vertex**2 + slope * vertex + level_at_0)
-    doubling = np.expm1(bend * np.log(2) ** 2)
-    bounds = percentiles(doubling[1:]).tolist() if len(bend) > 1 else None
     shape = {
-        "value": float(value[0]),
-        "doubling": {"value": float(doubling[0]), "interval": bounds},
+        "best": value,
         "parabola": [float(part[0]) for part in (bend, slope, level_at_0)],
     }
     return vertex, bool(vertex[0] in (log_x[0], log_x[-1])), shape

@@ -102,8 +102,7 @@ def _forms(data: Data, spec: FitSpec, names: Sequence[str]) -> dict[str, Any]:
     if chosen != "constant":
         inside = draws.log_y[:, draws.kept] if draws else None
         results[chosen]["held_out"] = held_out(chosen, data, delta, inside)
-    x, y = data.means()
-    counts = [int((np.isclose(data.x, x[:, [i]]).all(axis=0)).sum()) for i in range(x.shape[1])]
+    x, y, counts = data.means()
     return {
         "chosen": chosen,
         "why": why,
@@ -115,7 +114,7 @@ def _forms(data: Data, spec: FitSpec, names: Sequence[str]) -> dict[str, Any]:
         "notes": list(data.notes) + ([] if draws is not None else ["one seed a point: no interval"]),
         "range": [[float(row.min()), float(row.max())] for row in x],
         "forms": results,
-        "means": {"x": x.tolist(), "y": y.tolist(), "seeds": counts},
+        "means": {"x": x.tolist(), "y": y.tolist(), "seeds": counts.tolist()},
     }
 
 

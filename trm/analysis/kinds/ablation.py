@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.claims import Claim, claimed, compared
+from trm.analysis.findings import Finding, compared, significant
 from trm.analysis.labels import label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, Metric, Scalar
@@ -79,11 +79,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title=sentence(f"{noun(spec.y)} by {label(spec.x).name}"),
         caption=(
-            f"Left: seeds faint, {common.INTERVAL}. Right: mean difference from the baseline "
-            f"({base_name}) over pairs of equal seeds with its 95 % interval. Filled: significant at 5 % after "
-            f"Holm's correction for {count(len(found), 'comparison')}."
+            f"Left: seeds faint, means strong. Right: paired difference from {base_name}, filled where "
+            "it is significant at 5 % after Holm's correction."
         ),
-        claims=[*found.values(), *interactions(parts, spec, values, baseline)],
+        findings=[*found.values(), *interactions(parts, spec, values, baseline)],
         remarks=f"{power(raw, detectable, spec.y)} {unmatched(parts, spec.x, values)}"
         if found
         else f"Only {base_name} was measured: nothing to compare.",
@@ -148,7 +147,7 @@ def by_seed(rows: pd.DataFrame, spec: Spec, value: Any) -> pd.Series:
 
 def interactions(
     parts: Mapping[Any, pd.DataFrame], spec: Spec, values: list[Any], baseline: Any
-) -> list[Claim]:
+) -> list[Finding]:
     """Does each effect at the first hue value hold at the others?"""
     first, *others = parts
     means: dict[tuple[Any, Any], stats.Mean] = {}
@@ -165,7 +164,7 @@ def interactions(
         )
         for key in means
     }
-    return list(claimed(spec.y, means, names.__getitem__, measure="interaction").values())
+    return list(significant(spec.y, means, names.__getitem__, kind="interaction").values())
 
 
 def _values(axes: Axes, at: float, rows: pd.DataFrame, name: str, colour: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from trm.analysis.labels import HISTORY, Label
 from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Figure
-from trm.analysis.words import listed, number, point_name
+from trm.analysis.words import number, point_name
 from trm.errors import UserError
 
 LEAST = 1e-9
@@ -54,14 +54,12 @@ def agreement_sentence(parts: Sequence[Agreement]) -> str:
         elif max(part.largest.values()) == 0:
             texts.append(f"{part.name} is bit-identical to {first.name}.")
         else:
-            shown = [
-                f"{metric} differs by {number(100 * part.start[metric], 2)} % at the first measurement and by at most "
-                f"{number(100 * part.largest[metric], 2)} % later"
+            texts.append(f"{part.name} {'agrees' if part.agrees else 'does not agree'} with {first.name}.")
+            texts += [
+                f"Its {metric} differs by {number(100 * part.start[metric], 2)} % at the first measurement, later by "
+                f"at most {number(100 * part.largest[metric], 2)} %."
                 for metric in part.largest
             ]
-            texts.append(
-                f"{part.name} {'agrees' if part.agrees else 'does not agree'} with {first.name}: {listed(shown)}."
-            )
     return " ".join(texts)
 
 
@@ -92,10 +90,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title="The same run, computed in other ways",
         caption=(
-            "Above: every seed's curve. Below: its relative difference from the same seed's curve of "
-            f"{point_name(names[0])}; a difference of exactly 0 is drawn at {LEAST:g}. Training amplifies rounding "
-            "from step to step, because Adam's update follows the sign even of a gradient near 0: equal "
-            "computations agree at the start, later only averages can."
+            f"Above: every seed's curve. Below: its difference from the same seed at {point_name(names[0])}; 0 "
+            f"is drawn at {LEAST:g}."
         ),
         remarks=agreement_sentence(parts),
     )

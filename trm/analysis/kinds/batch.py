@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import TARGETS, Label, label
-from trm.analysis.laws import claims_of_fit, supported
+from trm.analysis.laws import findings_of_fit, supported
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Figure, FitSpec
 from trm.analysis.words import number, value_name
@@ -71,7 +71,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         common.seed_marks(axes[3], size, part["rows_per_second"], common.OKABE_ITO[2], seeds_at=0.95 * size)
     scale = noise_scale(rows, table.curves)
     for axis in axes[:2] if scale else ():
-        axis.axvline(scale, color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
+        axis.axvline(scale, color=common.GREY, linewidth=0.8, zorder=1)
     for axis, (name, (title, text)) in zip(axes, PRICES.items()):
         common.heading(axis, f"{title} to the target")
         means = rows.groupby(X)[[f"{name}_to_{target}" for target in TARGETS]].mean()
@@ -86,11 +86,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title="Batch size",
         caption=(
-            "Mean over the seeds that reach the target, with Student's 95 % interval; hollow: not every seed does. "
-            "Lines: S = Smin (1 + B*/B) fitted to the steps, and the puzzles it implies (arXiv 1812.06162), where "
-            "the points support it. Dotted: gradient noise scale."
+            "Hollow: not every seed reaches the target. Lines: S = Smin (1 + B*/B), where the points support it. "
+            "Vertical: gradient noise scale."
         ),
-        claims=[claim for fit in wanted for claim in claims_of_fit(fit)],
+        findings=[finding for fit in wanted for finding in findings_of_fit(fit)],
         remarks=" ".join(filter(None, texts)),
     )
 

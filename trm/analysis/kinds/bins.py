@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.claims import Claim, level
+from trm.analysis.findings import Finding, level
 from trm.analysis.labels import Label, label
 from trm.analysis.lazy import Table, common, np
 from trm.analysis.specs import Column, Figure
@@ -56,7 +56,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     names = sorted(ticks, key=ticks.__getitem__)
     figure, axes = common.canvas(common.ONE, 3.3, 2, 1, sharex=True, height_ratios=[4, 1])
     above, below = axes[:, 0]
-    found: list[Claim] = []
+    found: list[Finding] = []
     word = label(spec.by).name if spec.by == "clues" else spec_of(rows["data.task"].iloc[0]).difficulty
     for index, (value, part) in enumerate(parts.items()):
         means = {}
@@ -91,8 +91,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title=f"Accuracy by {word}",
         caption=(
-            "Above: exact accuracy of each bin after the supervision steps of training; faint: seeds, "
-            f"{common.INTERVAL}; grey: the puzzles' part of it. Below: its test puzzles."
+            "Above: exact accuracy of each bin, seeds faint; grey: the puzzles' interval. Below: its puzzles."
         ),
-        claims=found,
+        findings=found,
     )

@@ -18,9 +18,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from trm.analysis import stats
-from trm.analysis.claims import Claim
+from trm.analysis.findings import Finding
 from trm.analysis.labels import Label, label
-from trm.analysis.scales import BinaryLocator, fitting, nice, round_values, shown
+from trm.analysis.scales import BinaryLocator, fitting, panel_width, round_values, shown
+from trm.analysis.scales import nice as nice
 from trm.analysis.specs import FitSpec
 from trm.analysis.stats import Mean
 from trm.analysis.tables import Table
@@ -36,7 +37,7 @@ DASHES: Sequence[Any] = ("-", (0, (4, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 """Line styles for lines that overlap."""
 GREY = "#767676"
 MISSING = "#B00020"
-SMALL = 6.5
+SMALL = 8
 """Font size of every note inside a figure; the style file sets the others."""
 
 
@@ -51,18 +52,18 @@ class Drawing:
     """Used if the spec names none."""
     caption: str
     """What the marks mean, and how the numbers were computed."""
-    claims: Sequence[Claim] = ()
+    findings: Sequence[Finding] = ()
     """What the figure shows."""
     remarks: str = ""
-    """Sentences besides the claims."""
+    """Sentences besides the findings."""
     lines: str = ""
     """Small lines under the heading."""
     carried: int | None = None
     """Number of runs behind the fitted line; None: there is no line."""
     sentence: str = field(default="", init=False)
-    """Claims and remarks in words; written by `finish`, like the next two."""
+    """The answer, further findings and remarks; written by `finish`, like the next two."""
     answer: str = ""
-    """The same in one sentence, for the report's summary."""
+    """The finding that answers the figure's question, in one sentence."""
     strength: float | None = field(default=None, init=False)
     """Size of the main effect over half the width of its 95 % interval; below 1 or None: no effect is claimed."""
     provenance: dict[str, str] = field(default_factory=dict, init=False)
@@ -148,16 +149,15 @@ def positive(rows: pd.DataFrame, metric: str) -> np.ndarray:
 def canvas(
     width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Canvas, np.ndarray]:
-    """A figure with axes [rows, columns], `height` inches tall; legend and footer come below (`settle`)."""
+    """A figure with axes [rows, columns], `height` inches tall; a legend comes below (`settle`)."""
     figure = Canvas(figsize=(width, height), layout=ConstrainedLayoutEngine())
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
 def settle(figure: Canvas, height: float) -> None:
-    """Stack legend and footer below the axes, which take `height` inches."""
-    lines = figure.texts[0].get_text().count("\n") + 1 if figure.texts else 0
-    below = 0.11 * lines + 0.06
+    """Stack legends below the axes, which take `height` inches."""
+    below = 0.06
     for found in figure.legends:
         size = found.get_window_extent(figure.canvas.get_renderer()).height / figure.dpi  # type: ignore[attr-defined]
         found.set_bbox_to_anchor((0.5, below / (height + below + size)), figure.transFigure)
@@ -179,7 +179,7 @@ def panels(number: int, height: float, **options: Any) -> tuple[Canvas, np.ndarr
 
 
 def legend(figure: Canvas, handles: Sequence[Any], columns: int, title: str = "") -> None:
-    """A legend between axes and footer."""
+    """A legend below the axes."""
     spaces = {"columnspacing": 1.4, "labelspacing": 0.25, "borderaxespad": 0.1}
     found = figure.legend(handles=handles, loc="lower center", ncols=columns, title=title or None, **spaces)
     found.set_in_layout(False)
@@ -267,6 +267,35 @@ def note(
     """A small note `offset` points away from a place, outside the layout."""
     options = {"textcoords": "offset points", "fontsize": SMALL, "color": GREY, "zorder": 6, **style}
     axes.annotate(text, xy, xytext=offset, **options).set_in_layout(False)
+
+
+def absent(axes: Axes, text: str) -> None:
+    """Why a panel is empty, in its middle."""
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "color": MISSING}
+    axes.text(0.5, 0.5, wrap(text, 34), transform=axes.transAxes, **style)
+    axes.set_axis_off()
+
+
+def end_names(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> None:
+    """Names right of the ends of lines (x, y, name, colour) on a logarithmic x axis, pushed apart from the top down so
+    that none lies on another."""
+    figure, grid = axes.get_figure(root=True), axes.get_gridspec()
+    assert figure is not None
+    assert grid is not None
+    (low, high), (left, right) = axes.get_ylim(), axes.get_xlim()
+    step = 1.3 * SMALL / 72 / (0.6 * figure.get_figheight() / grid.nrows) * (high - low)
+    at = high + 0.3 * step
+    for x, y, name, colour in sorted(ends, key=lambda end: -end[1]):
+        at = min(at - step, y)
+        note(axes, name, (x, at), (7, 0), color=colour, va="center", fontweight="bold")
+    longest = max(len(line) for *_, name, _ in ends for line in name.split("\n"))
+    room = min(0.42, 0.62 * SMALL * longest / 72 / panel_width(axes))
+    axes.set_xlim(left, right * (right / left) ** (room / (1 - room)))
+
+
+def inside(axes: Axes, text: str) -> None:
+    """A number in the upper right corner, where falling curves leave room."""
+    note(axes, text, (0.98, 0.95), xycoords="axes fraction", ha="right", va="top", color="#333333")
 
 
 # axes --------------------------------------------------------------------------------------------------------------
@@ -366,10 +395,6 @@ def binomial_bar(axes: Axes, x: float, share: float, puzzles: float) -> tuple[fl
     bounds = stats.wilson(share * puzzles, puzzles)
     axes.plot([x, x], bounds, color="#c4c4c4", linewidth=3.2, solid_capstyle="butt", zorder=2)
     return bounds
-
-
-INTERVAL = "mean with its 95 % interval over seeds (Student's) and test puzzles (Wilson's)"
-"""What `mean_of` gives, for captions."""
 
 
 def mean_of(values: Any, metric: str, puzzles: float = 0.0) -> Mean:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.claims import level
+from trm.analysis.findings import level
 from trm.analysis.labels import Label, label
 from trm.analysis.lazy import Axes, Table, common, mpl, np, pd, stats
 from trm.analysis.specs import Figure
@@ -57,23 +57,19 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     common.hue_legend(figure, key if len(parts) > 1 else None, shades, marker=None, linestyle="-")
     words = _guesses(axes[0], table, rows) if spec.metric == "eval/blank_accuracy" else ""
     words += _filling(axes[0], table, rows) if spec.metric == "eval/exact_accuracy" else ""
-    claims = [
+    findings = [
         level(spec.metric, names[value], mean, place="the end of training") for value, mean in ends.items()
     ]
     for value, part in parts.items() if gap else ():
-        claims.append(level("train_test_gap", names[value], stats.mean(part["train_test_gap"])))
+        findings.append(level("train_test_gap", names[value], stats.mean(part["train_test_gap"])))
     name = label(spec.metric).name
     return common.Drawing(
         figure,
         rows,
         title=sentence(name) + ("" if name.startswith("training") else " in training"),
-        caption=(
-            "Thin lines: seeds. Thick lines: their mean. Validation puzzles are disjoint, up to "
-            "symmetry, from training and test puzzles."
-            + gap
-            * " Right: exact accuracy of the finished runs on training and on test puzzles."
-        ),
-        claims=claims,
+        caption="Thin: seeds; thick: their mean."
+        + gap * " Right: exact accuracy on training (hollow) and on test puzzles (filled).",
+        findings=findings,
         remarks=words,
     )
 

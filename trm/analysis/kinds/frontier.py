@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.claims import Claim, compared
+from trm.analysis.findings import Finding, compared
 from trm.analysis.labels import label
-from trm.analysis.laws import law_claim
+from trm.analysis.laws import law_findings
 from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Figure, FitSpec
 from trm.analysis.words import number, setting_in_words
@@ -17,9 +17,9 @@ from trm.errors import UserError
 POLICIES = {
     "fixed": ("more supervision steps", "#0072B2", "o", "-"),
     "confident": ("stopping on the halt logit", "#009E73", "s", "-"),
-    "restarts": ("picking among restarts by the halt logit", "#D55E00", "^", "-"),
+    "restarts": ("the best restart by halt logit", "#D55E00", "^", "-"),
     "majority": ("majority vote over restarts", "#CC79A7", "v", "--"),
-    "oracle": ("any restart right (oracle)", "#7F7F7F", "D", ":"),
+    "oracle": ("any restart right (oracle)", "#7F7F7F", "D", "--"),
 }
 """Policy -> words, colour, mark, line."""
 RUNNABLE = ("fixed", "confident", "restarts")
@@ -57,22 +57,17 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     ]
     common.legend(figure, handles, 2)
     first, part = next(iter(parts.items()))
-    claims = gains(part, setting_in_words(hue, first) if hue else "")
+    findings = gains(part, setting_in_words(hue, first) if hue else "")
     if not hue:
-        claims.append(law_claim(fit["groups"][0], "flops_per_puzzle"))
+        findings += law_findings(fit["groups"][0], "flops_per_puzzle")
     return common.Drawing(
         figure,
         rows,
         title="Accuracy against test-time compute",
-        caption=(
-            f"Faint: seeds; {common.INTERVAL}. Full lines spend compute as a user "
-            "could; majority vote and the oracle (right if any restart is) are for comparison. Numbers along the "
-            "blue line: supervision steps. Gains over the reference are tested on pairs of equal seeds, corrected "
-            "by Holm's method."
-        ),
-        claims=claims,
+        caption="Faint: seeds. Dashed: for comparison, as no user can choose so. Numbers: supervision steps.",
+        findings=findings,
         remarks=""
-        if claims
+        if findings
         else "The reference evaluation, with as many steps as in training, was not measured.",
     )
 
@@ -100,7 +95,7 @@ def summarise(rows: pd.DataFrame, policy: str) -> pd.DataFrame:
     return frame.sort_values("flops", ignore_index=True)
 
 
-def gains(rows: pd.DataFrame, where: str = "") -> list[Claim]:
+def gains(rows: pd.DataFrame, where: str = "") -> list[Finding]:
     """What each policy gains at its largest cost, against the reference: as many steps as in training, no restart.
 
     The setting is chosen by its cost, not by its result, so that no comparison profits from a selection. A loss, or a
@@ -120,19 +115,13 @@ def gains(rows: pd.DataFrame, where: str = "") -> list[Claim]:
         here = rows[same & (rows["policy"] == policy)].groupby("seed")["exact_accuracy"].mean()
         if policy == "fixed" and top["flops"] == price:
             continue
-        how = f"{'at most ' * (policy == 'confident')}{int(top['eval_steps'])} steps"
-        if top["restarts"] > 1:
-            how = f"{int(top['restarts'])} restarts of each of {int(base['puzzles'].iloc[0]):,} puzzles"
         pairs[policy] = (left, here)
-        costs[policy] = f"at {number(top['flops'] / price, 2)} times the compute, {how}"
-    names = {
-        policy: (POLICIES[policy][0], f"as many steps as in training ({number(price)} FLOPs a puzzle)", where)
-        for policy in pairs
-    }
+        costs[policy] = f"{', ' if where else ''}{number(top['flops'] / price, 2)} times the compute"
+    names = {policy: (POLICIES[policy][0], "the steps of training", where) for policy in pairs}
     made = compared("exact_accuracy", pairs, names.__getitem__)
     return [
-        replace(claim, more=costs[policy], counts=policy in RUNNABLE and claim.sign >= 0)
-        for policy, claim in made.items()
+        replace(found, place=found.place + costs[policy], counts=policy in RUNNABLE and found.sign >= 0)
+        for policy, found in made.items()
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.claims import Claim, level
+from trm.analysis.findings import Finding, level
 from trm.analysis.labels import Label
 from trm.analysis.lazy import Table, common, mpl, np, stats
 from trm.analysis.specs import Figure
@@ -34,8 +34,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
     figure, axes = common.panels(2, 2.6)
-    found: list[Claim] = []
-    halted: list[Claim] = []
+    found: list[Finding] = []
+    halted: list[Finding] = []
     for index, (value, part) in enumerate(parts.items()):
         steps, share = _mean(list(part["_halting"]))
         style = {"color": shades[value], "linestyle": common.DASHES[index % 4]}
@@ -62,10 +62,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title="When the model stops",
         caption=(
-            "Share of test puzzles whose halt logit first becomes positive at a supervision step, mean over seeds. "
-            "Puzzles that never halt count as the last step in the mean number of steps, and are not in the shares."
+            "Share of test puzzles whose halt logit first becomes positive at a step. Puzzles that never halt count as "
+            "the last step."
         ),
-        claims=[*found, *halted],
+        findings=[*found, *halted],
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.claims import Claim, compared
+from trm.analysis.findings import Finding, compared
 from trm.analysis.kinds import isoflop
 from trm.analysis.labels import label, lower_is_better
-from trm.analysis.laws import claims_of_fit
+from trm.analysis.laws import findings_of_fit
 from trm.analysis.lazy import Axes, Table, common, mpl, np, pd
 from trm.analysis.specs import Column, Figure, FitSpec, Metric
 from trm.analysis.words import noun, number, sentence, setting_in_words, value_name
@@ -41,7 +41,7 @@ class Spec(Figure):
         return (best,)
 
 
-def best_of(rows: pd.DataFrame, spec: Spec, where: str = "") -> list[Claim]:
+def best_of(rows: pd.DataFrame, spec: Spec, where: str = "") -> list[Finding]:
     """The best cell against all others; beside learning rates, only the best of each row or column."""
     groups = rows.groupby([spec.x, spec.y], dropna=False, sort=True)
     cells = {at: part.groupby("seed")[spec.z].mean() for at, part in groups}
@@ -55,7 +55,7 @@ def best_of(rows: pd.DataFrame, spec: Spec, where: str = "") -> list[Claim]:
         return f"{setting_in_words(spec.x, at[0])} and {setting_in_words(spec.y, at[1])}"
 
     pairs = {at: (cells[best], cells[at]) for at in others}
-    names = {at: (named(at), f"the best pair, {named(best)},", where) for at in others}
+    names = {at: (named(at), f"the best pair ({named(best)})", where) for at in others}
     return list(compared(spec.z, pairs, names.__getitem__).values())
 
 
@@ -73,58 +73,50 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         max(common.ONE, width), max(2.4, 1.1 + 0.5 * len(ys)), 1, len(parts) + bool(fit)
     )
     maps = {hue: _cells(part, spec, xs, ys) for hue, part in parts.items()}
-    norm = scale_of(maps, share=label(spec.z).percent)
+    norm = scale_of([centre for centre, _ in maps.values()], log=label(spec.z).log)
     for axis, (hue, cells) in zip(axes[0], maps.items()):
         image = _map(axis, cells, spec, xs, ys, norm)
         if spec.hue:
             common.heading(axis, setting_in_words(spec.hue, hue))
     bar = figure.colorbar(image, ax=list(axes[0, : len(parts)]), shrink=0.9, pad=0.02)
     bar.outline.set_visible(False)
-    bar.locator = mpl.ticker.MaxNLocator(5, steps=[1, 2, 5, 10])
+    if label(spec.z).log:
+        bar.minorlocator = mpl.ticker.NullLocator()
+        bar.locator = mpl.ticker.FixedLocator(common.nice(norm.vmin, norm.vmax))
+        bar.formatter = mpl.ticker.FuncFormatter(lambda value, _: number(value, 2))
+    else:
+        bar.locator = mpl.ticker.MaxNLocator(5, steps=[1, 2, 5, 10])
     bar.set_label(common.wrap(label(spec.z).axis, 26))
-    if label(spec.z).percent:
+    if label(spec.z).percent:  # of shares
         bar.formatter = mpl.ticker.FuncFormatter(lambda value, _: f"{100 * value:.3g}")
     bar.update_ticks()
-    claims = [
-        claim
+    findings = [
+        finding
         for hue, part in parts.items()
-        for claim in best_of(part, spec, setting_in_words(spec.hue, hue) if spec.hue else "")
+        for finding in best_of(part, spec, setting_in_words(spec.hue, hue) if spec.hue else "")
     ]
-    caption = (
-        "Each cell: mean over the seeds, with half the width of its 95 % interval over seeds and test puzzles. The "
-        "colours span at least four times the mean interval, so that differences within the noise look alike. Whether "
-        "the best cell differs from another is tested on pairs of equal seeds, corrected by Holm's method."
-    )
-    if TUNED in (spec.x, spec.y):
-        other = noun(spec.y if spec.x == TUNED else spec.x)
-        caption += f" Only the best learning rate for each value of {other} is compared."
+    caption = "Each cell: mean over seeds ± half of its 95 % interval. The colours span the means."
     if fit:
         isoflop.growth(axes[0, -1], fit["groups"][0], "x", spec.x, spec.y)
-        claims = [*claims_of_fit(fit), *(replace(claim, counts=False) for claim in claims)]
-        caption += (
-            " Right: vertex of a parabola in log-log through the best point and its neighbours, with its bootstrap "
-            "95 % interval; hollow at the edge of the grid, which only bounds the optimum."
-        )
+        common.heading(axes[0, -1], sentence(f"best {noun(spec.x)}"))
+        findings = [*findings_of_fit(fit), *(replace(item, counts=False) for item in findings)]
+        caption += " Right: the best value, hollow at the edge."
     return common.Drawing(
         figure,
         rows,
         title=sentence(f"{noun(spec.z)} by {noun(spec.x)} and {noun(spec.y)}"),
         caption=caption,
-        claims=claims,
+        findings=findings,
     )
 
 
-def scale_of(maps: Mapping[Any, tuple[np.ndarray, np.ndarray]], *, share: bool) -> Any:
-    """One colour scale for all maps: it spans at least four times the mean width of the intervals."""
-    values = np.concatenate([centre.ravel() for centre, _ in maps.values()])
-    halves = np.concatenate([half.ravel() for _, half in maps.values()])
+def scale_of(means: Sequence[np.ndarray], *, log: bool) -> Any:
+    """One colour scale for all maps, from the least to the largest mean; logarithmic where the metric's axis is."""
+    values = np.concatenate([centre.ravel() for centre in means])
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    noise = 8 * float(np.nanmean(halves)) if np.isfinite(halves).any() else 0.0
-    wider = max(0.0, noise - (high - low)) / 2
-    low, high = low - wider, high + wider
-    if share:
-        low, high = max(0.0, low - max(0.0, high - 1)), min(1.0, high + max(0.0, -low))
-    return mpl.colors.Normalize(low, high)
+    if log and low > 0:
+        return mpl.colors.LogNorm(low, max(high, low * 1.01))
+    return mpl.colors.Normalize(low, high if high > low else low + 0.01)
 
 
 def _cells(rows: pd.DataFrame, spec: Spec, xs: list[Any], ys: list[Any]) -> tuple[np.ndarray, np.ndarray]:

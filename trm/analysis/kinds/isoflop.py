@@ -1,4 +1,5 @@
-"""`isoflop`: a metric against width, or another choice, at equal training compute, and how the best one grows."""
+"""`isoflop`: a metric against width, or another choice, at equal training compute, and how its best value and the loss
+there change with compute."""
 
 from __future__ import annotations
 
@@ -6,17 +7,19 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import label
-from trm.analysis.laws import claims_of_fit, followed
-from trm.analysis.lazy import Axes, Table, common, np, stats
-from trm.analysis.specs import Column, Figure, FitSpec, Metric
+from trm.analysis.laws import findings_of_fit, followed
+from trm.analysis.lazy import Axes, Table, common, np, pd, stats
+from trm.analysis.specs import SAME, Column, Figure, FitSpec, Metric
 from trm.analysis.words import compact, noun, sentence
 
 BUDGET = "train_flops"
 """Runs within 10 % of each other share a budget."""
+GROUND, LIGHT = 0.95, 0.12
+"""Ends of the ramp of budgets, of matplotlib's `cividis_r`: dark is the largest."""
 
 
 class Spec(Figure):
-    """A parabola for each budget, its vertex, and the power law through the vertices (Hoffmann et al. 2022)."""
+    """A parabola for each budget, its vertex, and the power laws through the vertices (Hoffmann et al. 2022)."""
 
     kind: Literal["isoflop"] = "isoflop"
     reading: ClassVar[str] = "each curve spends one budget in several ways; the diamond is the best"
@@ -30,43 +33,65 @@ class Spec(Figure):
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """Left: the metric against width, one colour a budget. Right: the best width and its steps against the budget."""
+    """Left: the metric against width, a colour a budget. Middle: the metric at the best width. Right: that width."""
     table = tables[0]
     fit = common.fit_of(fits, spec.fits(table.experiment)[0])
-    group = fit["groups"][0]
-    rows = common.rows_of(table, spec.where, spec.y, spec.best, BUDGET)
+    group, best = fit["groups"][0], noun(spec.best)
     figure, axes = common.panels(3, 2.7)
-    optima = group.get("optima", [])
-    shades = common.colours([item["second"] for item in optima])
-    values = common.positive(rows, spec.y)
-    rows = rows.assign(_budget=_nearest(rows[BUDGET].to_numpy(float), list(shades)), _y=values)
-    rows["_point"] = rows.groupby(["_budget", spec.best], dropna=False).ngroup()
-    means = stats.pooled_log_intervals(values, rows["_point"].to_numpy())
-    for index, (value, colour) in enumerate(shades.items()):
-        part = rows[rows["_budget"] == value]
-        for point, here in part.groupby("_point"):
-            at, marker = float(here[spec.best].iloc[0]), common.MARKERS[index % 8]
-            common.seed_marks(axes[0], at, here["_y"], colour, marker, summary=means[point])
-        _parabola(axes[0], optima[index], colour)
-    common.axis_scale(axes[0], "x", label(spec.best), rows[spec.best])
-    common.error_scale(axes[0], spec.y, float(values.min()), float(values.max()))
+    rows = curves(axes[0], spec, table, group, "best")
     common.heading(axes[0], sentence(f"{noun(spec.y)} at equal compute"))
-    growth(axes[1], group, "x", spec.best, BUDGET)
-    growth(axes[2], group, "steps", "training.steps", BUDGET)
-    common.hue_legend(figure, BUDGET, {compact(value): colour for value, colour in shades.items()}, columns=6)
+    for axis, key, column in ((axes[1], "best", spec.y), (axes[2], "x", spec.best)):
+        common.heading(axis, sentence(f"{'lowest ' if key == 'best' else 'best '}{noun(column)}"))
+        growth(axis, group, key, column, BUDGET)
     return common.Drawing(
         figure,
         rows,
-        title=f"Where compute is best spent: {noun(spec.best)} or steps",
-        caption=(
-            f"Left: seeds and their mean; a parabola in log {noun(spec.best)} for each budget, its vertex a diamond "
-            f"(hollow: at the edge of the grid). Middle and right: the best {noun(spec.best)} and the steps that it "
-            "leaves, with 95 % intervals; every draw resamples the runs and finds its own optima. Lines: power laws "
-            "through the filled marks; their intervals also cover a fit with one curvature for all budgets. "
-        ),
-        claims=claims_of_fit(fit),
+        title=f"Where compute is best spent: {best} or steps",
+        caption="Each curve is a parabola through one training budget, light to dark; diamonds are its minimum.",
+        findings=findings_of_fit(fit),
         carried=group["runs"],
     )
+
+
+def shades(group: Mapping[str, Any]) -> dict[float, Any]:
+    """Budget -> colour, from light to dark."""
+    from matplotlib import colormaps
+
+    budgets = [item["second"] for item in group.get("optima", [])]
+    places = np.linspace(LIGHT, GROUND, max(2, len(budgets)))
+    return {budget: colormaps["cividis_r"](place) for budget, place in zip(budgets, places)}
+
+
+def curves(axes: Axes, spec: Any, table: Table, group: Mapping[str, Any], key: str = "best") -> pd.DataFrame:
+    """The metric against the choice, a curve a budget, named at its end; returns the rows shown."""
+    rows: pd.DataFrame = common.rows_of(table, spec.where, spec.y, spec.best, BUDGET)
+    colours = shades(group)
+    values = common.positive(rows, spec.y)
+    rows = rows.assign(_budget=_nearest(rows[BUDGET].to_numpy(float), list(colours)), _y=values)
+    point = rows.groupby([name for name in SAME if name in rows], dropna=False).ngroup()
+    means = stats.pooled_log_intervals(values, point.to_numpy())
+    for item in group.get("optima", []):
+        budget, colour = item["second"], colours[item["second"]]
+        for number, here in rows[rows["_budget"] == budget].groupby(point):
+            at = float(here[spec.best].iloc[0])
+            hollow = not item["range"][0] <= at <= item["range"][1]
+            face = "white" if hollow else colour
+            axes.plot(
+                at, means[number].value, "o", color=colour, markerfacecolor=face, markersize=3.4, zorder=4
+            )
+        width = np.geomspace(item["range"][0], item["range"][1], 60)
+        height = np.exp(np.polyval(item["parabola"], np.log(width)))
+        axes.plot(width, height, color=colour, linewidth=1.2, zorder=3)
+        diamond(axes, item["x"], item["best"], "black", hollow=item["edge"], markersize=5.5)
+        style = {"color": colour, "va": "center", "fontweight": "bold"}
+        common.note(axes, compact(float(f"{budget:.2g}")), (width[-1], height[-1]), (4, 0), **style)
+    common.axis_scale(axes, "x", label(spec.best), rows[spec.best], log=True)
+    common.error_scale(
+        axes, spec.y, float(min(m.value for m in means.values())), float(max(m.value for m in means.values()))
+    )
+    low, high = axes.get_xlim()
+    axes.set_xlim(low, high * (high / low) ** 0.14)  # room for the names of the budgets
+    return rows.drop(columns=["_budget", "_y"])
 
 
 def _nearest(cost: np.ndarray, budgets: list[float]) -> np.ndarray:
@@ -78,38 +103,42 @@ def _nearest(cost: np.ndarray, budgets: list[float]) -> np.ndarray:
     return np.where(ratios.min(axis=1) < 0.2, best, np.nan)
 
 
-def _parabola(axes: Axes, item: Mapping[str, Any], colour: str) -> None:
-    low, high = item["range"]
-    width = np.geomspace(low, high, 60)
-    axes.plot(width, np.exp(np.polyval(item["parabola"], np.log(width))), color=colour, linewidth=1.0)
-    face = "white" if item["edge"] else colour
-    axes.plot(
-        item["x"], item["value"], "D", color="black", markerfacecolor=face, markersize=6, mew=0.8, zorder=6
-    )
+def diamond(axes: Axes, x: float, y: float, colour: Any, *, hollow: bool, **style: Any) -> None:
+    face = "white" if hollow else colour
+    axes.plot(x, y, "D", color=colour, markerfacecolor=face, zorder=6, **{"markersize": 4.5, **style})
 
 
-def growth(axes: Axes, group: Mapping[str, Any], key: str, column: str, over: str) -> None:
-    """The best value of a column, or the steps that it leaves, against another one, log-log."""
-    common.heading(axes, f"Best {noun(column)}" if key == "x" else "Steps at the best")
-    if "optima" not in group:
-        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": common.SMALL}
-        axes.text(0.5, 0.5, common.wrap("no optimum: " + group["error"], 30), **style)
-        axes.set_axis_off()
+def growth(
+    axes: Axes, group: Mapping[str, Any], key: str, column: str, over: str, colour: str = "black"
+) -> None:
+    """The best value of a column, or the metric there (`best`), against another column, log-log. The largest is hollow
+    where it is held against the prediction of the others, a bar."""
+    optima = group.get("optima", [])
+    if not optima:
+        common.absent(axes, "no optimum: " + group["error"])
         return
-    best_values(axes, group, key)
-    common.axis_scale(axes, "y", label(column), [item[key] for item in group["optima"]], log=True)
-    common.axis_scale(axes, "x", label(over), [item["second"] for item in group["optima"]], log=True)
-
-
-def best_values(axes: Axes, group: Mapping[str, Any], key: str = "x", colour: str = "#0072B2") -> None:
-    """Optima with their intervals, hollow at the edge of the grid; joined by their power law where one is followed."""
-    for item in group["optima"]:
+    law, inside = group.get("laws", {}).get(key), [item for item in optima if not item["edge"]]
+    out = (law or {}).get("held_out")
+    for item in optima:
         if item[f"{key}_interval"]:
-            axes.plot([item["second"]] * 2, item[f"{key}_interval"], color=colour, linewidth=1.1)
-        face = "white" if item["edge"] else colour
-        axes.plot(item["second"], item[key], "D", color=colour, markerfacecolor=face, markersize=4.5)
-    if followed(group):
-        inside = [item for item in group["optima"] if not item["edge"]]
+            axes.plot([item["second"]] * 2, item[f"{key}_interval"], color=colour, linewidth=1.1, zorder=4)
+        last = bool(out) and item is inside[-1]
+        diamond(axes, item["second"], item[key], colour, hollow=item["edge"] or last)
+    if law and out:
+        fitted = inside[:-1]
+        at = np.log([item["second"] for item in fitted])
+        line = np.polyfit(at, np.log([item[key] for item in fitted]), 1)
+        far = np.array([at[-1], np.log(out["second"])])
+        axes.plot(np.exp(at), np.exp(np.polyval(line, at)), color=colour, linewidth=1.1, zorder=3)
+        axes.plot(
+            np.exp(far), np.exp(np.polyval(line, far)), color=colour, linestyle=":", linewidth=1.3, zorder=3
+        )
+        if out["interval"]:
+            width: dict[str, Any] = {"linewidth": 5, "alpha": 0.22, "solid_capstyle": "butt", "zorder": 2}
+            axes.plot([out["second"]] * 2, out["interval"], color=colour, **width)
+    elif followed(group, key):
         at = np.log([item["second"] for item in inside])
-        line = np.polyval(np.polyfit(at, np.log([item[key] for item in inside]), 1), at)
-        axes.plot(np.exp(at), np.exp(line), color=colour, linewidth=1.0)
+        line = np.polyfit(at, np.log([item[key] for item in inside]), 1)
+        axes.plot(np.exp(at), np.exp(np.polyval(line, at)), color=colour, linewidth=1.1, zorder=3)
+    common.axis_scale(axes, "x", label(over), np.array([item["second"] for item in optima]), log=True)
+    common.axis_scale(axes, "y", label(column), np.array([item[key] for item in optima]), log=True)

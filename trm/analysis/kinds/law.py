@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import FORM_NAMES, label
-from trm.analysis.laws import Fit, Group, chosen, claims_of_fit, elsewhere, equation, supported, why_not
+from trm.analysis.laws import Fit, Group, chosen, equation, findings_of_fit, supported, why_not
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
-from trm.analysis.specs import Column, Figure, FitSpec, Form, Fraction, Metric, Reported
+from trm.analysis.specs import SAME, Column, Figure, FitSpec, Form, Fraction, Metric, Reported
 from trm.analysis.words import count, listed, noun, sentence
 
 
@@ -18,7 +19,7 @@ class Spec(Figure):
     kind: Literal["law"] = "law"
     reading: ClassVar[str] = (
         "error against the variable on logarithmic axes: a straight line is a power law; a bend is its "
-        "floor; dashed is extrapolated"
+        "floor; dotted is extrapolated"
     )
     x: Column
     y: Metric = "error"
@@ -58,9 +59,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         figure,
         rows,
         title=title_of(spec),
-        caption=CAPTION + spec.envelope * ENVELOPE + fit_caption(fit),
-        claims=claims_of_fit(fit),
-        remarks=elsewhere(fit, known[1:]),
+        caption=CAPTION + fit_caption(fit),
+        findings=[finding for item in known for finding in findings_of_fit(item)],
         lines=subtitle(fit, spec.x, spec.y),
         carried=sum(group["runs"] for group in fit["groups"]),
     )
@@ -81,46 +81,31 @@ def subtitle(fit: Fit, x: str, y: str, width: int = 72) -> str:
     )
 
 
-CAPTION = (
-    "Faint marks: seeds. Strong marks: their geometric mean with its 95 % interval from the seed spread pooled "
-    "over the points. Grey bars: binomial 95 % interval of the test set. "
-)
+CAPTION = "Faint: seeds; strong: geometric means; grey bars: 95 % interval of the test set. "
 
 
-ENVELOPE = "Dotted: lowest mean error reached so far as compute grows. "
 REACH = 4.0
-"""A law is drawn dashed this far beyond the data."""
+"""A law is drawn dotted this far beyond the data."""
 
 
 def fit_caption(fit: Fit) -> str:
-    """How a law of one variable was fitted, and what was left out."""
+    """What was left out of a law of one variable, and which forms its band spans."""
     held = [group for group in fit["groups"] if supported(group)]
-    text = ""
-    if held:
-        refits = max(chosen(group).get("refits", 0) for group in held)
-        text = f"Line, ribbon: law with its 95 % interval ({count(refits, 'refit')}), dashed beyond the data"
-        text += f"{spanned(held)}. "
-    return text + left_out(fit)
+    return f"{spanned(held)}{left_out(fit)}"
 
 
 def left_out(fit: Fit) -> str:
-    """What was not fitted, and remarks."""
-    text = ""
-    reasons: dict[str, int] = {}
-    for item in (item for group in fit["groups"] for item in group["exclusions"]):
-        reasons[str(item["why"])] = reasons.get(str(item["why"]), 0) + 1
-    if reasons:
-        text += "Hollow marks are not fitted: "
-        text += "; ".join(f"{count(n, 'run')} ({why})" for why, n in reasons.items()) + ". "
-    notes = dict.fromkeys(note for group in fit["groups"] for note in group.get("notes", []))
-    return text + "".join(f"{sentence(text)}. " for text in notes)
+    """How many runs are not fitted, and why."""
+    reasons = Counter(str(item["why"]) for group in fit["groups"] for item in group["exclusions"])
+    parts = [f"{count(n, 'run')} ({why})" for why, n in reasons.items()]
+    return f"Left out: {listed(parts)}." if parts else ""
 
 
 def spanned(groups: Sequence[Group]) -> str:
-    """Which forms the intervals span, if more than the law itself."""
+    """Which forms the bands span, if more than the law itself."""
     names = {name for group in groups for name in group.get("spanned", ()) if name != group["chosen"]}
     forms = listed([FORM_NAMES[name] for name in FORM_NAMES if name in names])
-    return f"; its intervals also span {forms}, which the points do not rule out" if names else ""
+    return f"Band: also {forms}. " if names else ""
 
 
 def panel(axes: Axes, spec: Any, table: Table, fit: Fit) -> pd.DataFrame:
@@ -131,13 +116,11 @@ def panel(axes: Axes, spec: Any, table: Table, fit: Fit) -> pd.DataFrame:
     y = common.positive(rows, spec.y)
     keep: np.ndarray = (x > 0) & (y > 0)
     rows, x = rows.loc[keep], x[keep]
-    shades, means, (low, high) = marks(axes, rows, x, spec.hue, fit, spec.y)
+    shades, (low, high) = marks(axes, rows, x, spec.hue, fit, spec.y)
     for group in fit["groups"]:
         if supported(group):
             colour = "black" if spec.envelope else shades[group["hue"] if spec.hue else None]
             _curve(axes, group, colour, 1.0 if spec.y == "error" else np.inf)
-    if spec.envelope:
-        envelope(axes, means)
     for point in spec.reported:
         axes.plot(point.x, point.y, "*", color=common.GREY, markersize=9, zorder=5)
         common.note(axes, point.label, (point.x, point.y), (-6, 3), ha="right")
@@ -153,15 +136,15 @@ def panel(axes: Axes, spec: Any, table: Table, fit: Fit) -> pd.DataFrame:
 
 def marks(
     axes: Axes, rows: pd.DataFrame, x: np.ndarray, hue: str | None, fit: Fit, metric: str = "error"
-) -> tuple[dict[Any, str], np.ndarray, tuple[float, float]]:
+) -> tuple[dict[Any, str], tuple[float, float]]:
     """Seeds and means at places x [N], one colour for each value of `hue`; hollow if the fit excludes all of a point.
 
     Returns:
-        The colours; place and geometric mean of each point [P, 2]; the range to show.
+        The colours; the range to show.
     """
     is_error = metric == "error"
     rows = rows.assign(_x=x, _y=common.positive(rows, metric))
-    rows["_point"] = rows.groupby([*([hue] if hue else []), "_x"], dropna=False).ngroup()
+    rows["_point"] = rows.groupby([name for name in SAME if name in rows], dropna=False).ngroup()
     means = stats.pooled_log_intervals(
         rows["_y"].to_numpy(), rows["_point"].to_numpy(), most=1.0 if is_error else np.inf
     )
@@ -174,7 +157,6 @@ def marks(
     shades = common.colours(list(parts))
     span = float(np.log(x.max() / x.min())) or 1.0
     low, high = float(rows["_y"].min()), float(rows["_y"].max())
-    places = []
     for index, (value, part) in enumerate(parts.items()):
         marker, colour = common.MARKERS[index % 8], shades[value]
         for key, here in part.groupby("_point", sort=True):
@@ -188,17 +170,9 @@ def marks(
             beside, hollow = place * np.exp(-0.012 * span), bool(here["_out"].all())
             style: dict[str, Any] = {"seeds_at": beside, "summary": mean, "hollow": hollow}
             common.seed_marks(axes, place, here["_y"], colour, marker, **style)
-            places.append((place, mean.value))
         if hue:
             common.entry(axes, common.hue_name(hue, value), marker=marker, color=colour)
-    return shades, np.array(places), (low, high)
-
-
-def envelope(axes: Axes, means: np.ndarray) -> None:
-    """The best mean at each price, over all colours. means: place and mean of each point [P, 2]."""
-    best = means[stats.frontier(means[:, 0], -means[:, 1])]
-    style: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": ":", "zorder": 6}
-    axes.plot(*best.T, label="envelope", **style)
+    return shades, (low, high)
 
 
 def _curve(axes: Axes, group: Group, colour: str, most: float) -> None:
@@ -212,8 +186,8 @@ def _curve(axes: Axes, group: Group, colour: str, most: float) -> None:
 
 
 def line(axes: Axes, x: np.ndarray, y: np.ndarray, end: float, colour: str, most: float = 1.0) -> None:
-    """A law at places x, solid up to `end` and dashed beyond, cut off at `most`."""
+    """A law at places x, solid up to `end` and dotted beyond, cut off at `most`."""
     y = np.minimum(y, most)
     inside, beyond = x <= end * (1 + 1e-9), x >= end * (1 - 1e-9)
     axes.plot(x[inside], y[inside], color=colour, linewidth=1.2, zorder=3)
-    axes.plot(x[beyond], y[beyond], color=colour, linestyle=common.DASHES[1], linewidth=1.1, zorder=3)
+    axes.plot(x[beyond], y[beyond], color=colour, linestyle=":", linewidth=1.3, zorder=3)

@@ -1,50 +1,56 @@
-"""`scaling_laws`: what the study found, side by side: laws, best choices and restarts. A figure of the whole study."""
+"""`scaling_laws`: what the study found, one message a panel. A figure of the whole study."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from trm.analysis.claims import Claim
-from trm.analysis.kinds import isoflop, law, restarts
-from trm.analysis.labels import FORM_NAMES, Label, label
-from trm.analysis.laws import Fit, claims_of_fit, slope, supported
+from trm.analysis.findings import Finding
+from trm.analysis.kinds import isoflop, restarts
+from trm.analysis.labels import Label, label
+from trm.analysis.laws import findings_of_fit
 from trm.analysis.lazy import Axes, Table, common, np, pd
-from trm.analysis.specs import Column, Figure, FitSpec
-from trm.analysis.words import estimate, noun, percent, points, sentence
+from trm.analysis.specs import Column, Figure, FitSpec, Metric, Where
+from trm.analysis.specs import Spec as Strict
+from trm.analysis.words import estimate, noun
 from trm.errors import UserError
 
-TITLE = 42
-"""Most characters of a panel's title in one line."""
+ONE_COLUMN = 3.4
+"""Inches of a figure with a single panel."""
 
 
-class Panel(law.Spec):
-    """One panel: a law of a named experiment, a best choice at equal compute, or the restart law."""
+class Panel(Strict):
+    """One panel of a named experiment; neighbours that show `best` share one."""
 
     experiment: str
-    x: Column = "train_flops"
-    best: Column | None = None
-    """Draw the best value of this column against compute, as the isoflop figure does; panels with it share one."""
-    restarts: bool = False
-    """Draw what several attempts solve, measured and predicted, as the restarts figure does."""
+    show: Literal["curves", "loss", "best", "attempts"]
+    """curves: the metric against the choice, a curve a budget. loss: the metric at the best choice against compute.
+    best: the best choice against compute. attempts: what several attempts solve, measured and predicted."""
+    best: Column = "model.d_model"
+    """The choice at equal compute."""
+    y: Metric = "cross_entropy"
+    where: Where = {}
+    hue: Column | None = None
+    """Of attempts: one policy for each value; null: the grid points."""
+    title: str | None = None
+    """Its message, at most nine words; null: written from the findings."""
+    series: str | None = None
+    """Name beside the line of a panel with several; null: the experiment's."""
 
-    def fits(self, experiment: str = "") -> tuple[FitSpec, ...]:
-        if self.restarts:
+    def fits(self) -> tuple[FitSpec, ...]:
+        if self.show == "attempts":
             return ()
-        if self.best:
-            return isoflop.Spec(best=self.best, y=self.y, where=self.where).fits(self.experiment)
-        return law.Spec.fits(self, self.experiment)
+        return isoflop.Spec(best=self.best, y=self.y, where=self.where).fits(self.experiment)
 
 
 class Spec(Figure):
-    """Loss on the frontier of compute, the best choices, test-time compute, unique puzzles."""
+    """Loss over width, loss over compute, best supervision steps, attempts. A single panel is one column wide."""
 
     kind: Literal["scaling_laws"] = "scaling_laws"
-    reading: ClassVar[str] = (
-        "what the study found, one panel a finding; dashed: the best rival, or a prediction"
-    )
+    reading: ClassVar[str] = "what the study found, one panel a finding"
     panels: tuple[Panel, ...] = Field(min_length=1)
 
     def fits(self, experiment: str = "") -> tuple[FitSpec, ...]:
@@ -59,174 +65,144 @@ class Shown(NamedTuple):
     """One panel as drawn."""
 
     title: str
-    lines: str
-    rows: pd.DataFrame
-    claims: list[Claim]
+    rows: list[pd.DataFrame]
+    findings: list[Finding]
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One panel a finding; a panel whose experiment has no table yet says so."""
-    chosen = [panel for panel in spec.panels if panel.best]
-    cells = [chosen if panel.best else [panel] for panel in spec.panels if panel not in chosen[1:]]
-    figure, axes = common.panels(len(cells), 2.85)
+    cells = [list(found) for _, found in groupby(spec.panels, lambda panel: panel.show)]
+    figure, axes = common.panels(len(cells), 2.3) if len(cells) > 1 else common.canvas(ONE_COLUMN, 2.5)
     shown, headings = [], []
-    for letter, cell, axis in zip("abcdefghijkl", cells, axes):
+    for letter, cell, axis in zip("abcdefghijkl", cells, np.ravel(axes)):
+        mark = f"{letter}  " if len(cells) > 1 else ""
         try:
-            drawn = _cell(axis, cell, tables, fits)
+            drawn = _SHOW[cell[0].show](axis, cell, tables, fits)
         except UserError as error:
-            words = common.wrap(str(error), 34)
-            axis.text(0.5, 0.5, words, ha="center", va="center", fontsize=common.SMALL, color=common.MISSING)
-            headings.append((axis, f"{letter}  {cell[0].title or cell[0].experiment}", ""))
-            axis.set_axis_off()
+            common.absent(axis, str(error))
+            headings.append((axis, mark + (cell[0].title or cell[0].experiment), ""))
             continue
-        title = common.wrap(f"{letter}  {cell[0].title or drawn.title}", TITLE)
-        headings.append((axis, title, drawn.lines))
+        headings.append((axis, mark + (cell[0].title or drawn.title), ""))
         shown.append(drawn)
+    _one_scale(cells, list(np.ravel(axes)))
     common.aligned_headings(headings)
     if not shown:
         raise UserError("no panel of scaling_laws has both its table and its fit")
-    claims = [claim for drawn in shown for claim in drawn.claims]
     return common.Drawing(
         figure,
-        pd.concat([drawn.rows for drawn in shown]),
+        pd.concat([rows for drawn in shown for rows in drawn.rows]),
         title="Scaling laws",
-        caption=law.CAPTION
-        + any(panel.envelope for panel in spec.panels) * law.ENVELOPE
-        + "Hollow marks are not fitted. "
-        + "Line: the fitted form, with its 95 % interval if it is a law; dashed: the best other form. "
-        + bool(chosen) * "Diamonds: best values at equal compute, hollow at the edge of the grid. ",
-        claims=claims,
-        remarks="" if claims else "No law is fitted.",
+        caption="Diamonds: minimum of each budget's parabola. The largest budget is predicted from the others.",
+        findings=[finding for drawn in shown for finding in drawn.findings],
     )
 
 
-def _cell(
+def _one_scale(cells: Sequence[Sequence[Panel]], axes: Sequence[Axes]) -> None:
+    """The loss over width and over compute on one axis, so that a diamond has one height."""
+    shown = [axis for cell, axis in zip(cells, axes) if cell[0].show in ("curves", "loss") and axis.axison]
+    if len(shown) > 1:
+        low, high = zip(*(axis.get_ylim() for axis in shown))
+        for axis in shown:
+            common.error_scale(axis, cells[0][0].y, 1.6 * min(low), max(high) / 1.5)
+
+
+def _fit(
+    panel: Panel, tables: Sequence[Table], fits: Sequence[dict[str, Any]]
+) -> tuple[Table, dict[str, Any]]:
+    table = common.merge(tables, [panel.experiment])
+    return table, common.fit_of(fits, panel.fits()[0])
+
+
+def _curves(
     axis: Axes, cell: Sequence[Panel], tables: Sequence[Table], fits: Sequence[dict[str, Any]]
 ) -> Shown:
-    if cell[0].best:
-        return _optima(axis, cell, tables, fits)
-    table = common.merge(tables, [cell[0].experiment])
-    return (_restarts if cell[0].restarts else _law)(axis, cell[0], table, fits)
+    table, fit = _fit(cell[0], tables, fits)
+    rows = isoflop.curves(axis, cell[0], table, fit["groups"][0])
+    growth = _growth(fit, "optimum")
+    wider = "Wider models" if cell[0].best == "model.d_model" else f"More {noun(cell[0].best)}"
+    title = (
+        f"{wider} pay at larger budgets"
+        if growth and growth.sign > 0
+        else f"Equal compute, varied {noun(cell[0].best)}"
+    )
+    return Shown(title, [rows], findings_of_fit(fit))
 
 
-def _law(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, Any]]) -> Shown:
-    fit = common.fit_of(fits, panel.fits()[0])
-    coloured = common.with_hue(panel, table, panel.x)
-    rows = law.panel(axis, coloured, table, fit)
-    lines = law.subtitle(fit, panel.x, panel.y, 60)
-    if len(fit["groups"]) == 1:
-        lines += _forms(axis, fit["groups"][0], panel)
-    _legend(axis, common.legend_title(coloured.hue) if coloured.hue else "")
-    return Shown(_falls(fit, panel), lines, rows, claims_of_fit(fit))
-
-
-def _legend(axis: Axes, title: str = "") -> None:
-    if axis.get_legend_handles_labels()[0]:
-        style = {"fontsize": common.SMALL, "title_fontsize": common.SMALL, "handlelength": 1.0}
-        axis.legend(loc="best", ncols=2, title=title, handletextpad=0.5, columnspacing=1.0, **style)
-
-
-def _falls(fit: Fit, panel: Panel) -> str:
-    """The takeaway of a law: its exponent, or that there is none."""
+def _loss(
+    axis: Axes, cell: Sequence[Panel], tables: Sequence[Table], fits: Sequence[dict[str, Any]]
+) -> Shown:
+    table, fit = _fit(cell[0], tables, fits)
     group = fit["groups"][0]
-    if len(fit["groups"]) > 1 or "error" in group or group["chosen"] == "constant":
-        return law.title_of(panel)
-    first, last = group["means"]["y"][0], group["means"]["y"][-1]
-    verb = "falls" if last < first else "rises"
-    if not supported(group):
-        fold = max(first, last) / min(first, last)
-        return sentence(f"{noun(panel.y)} {verb} {estimate(fold)}-fold; no power law is claimed")
-    value, _ = slope(group["forms"][group["chosen"]])
-    return sentence(f"{noun(panel.y)} {verb} as power {estimate(value)} of {noun(panel.x)}")
+    isoflop.growth(axis, group, "best", cell[0].y, isoflop.BUDGET)
+    if optima := group.get("optima"):
+        common.error_scale(axis, cell[0].y, *_span(optima))
+    law = _growth(fit, "power")
+    title = "Best loss falls with compute"
+    if law and law.sign:
+        title = "Best loss bends over compute" if law.against else "Best loss is a power of compute"
+        common.inside(axis, f"exponent {law.amount}" + "\nat the last budgets" * bool(law.against))
+    return Shown(title, [common.rows_of(table, cell[0].where, cell[0].y, cell[0].best, isoflop.BUDGET)], [])
 
 
-def _forms(axis: Axes, group: Mapping[str, Any], panel: Panel) -> str:
-    """Draw the form shown, if it is no law and so has no line yet, and its best rival; returns the rival's name."""
-    forms = {
-        name: form
-        for name, form in group.get("forms", {}).items()
-        if form["curve"] and form["aicc"] is not None
-    }
-    own, end = group.get("chosen"), group["range"][0][1] if forms else 0.0
-    if own in forms and own != "constant" and not supported(group):
-        _curve(axis, forms[own], end, color="black", linewidth=1.0)
-    others = sorted((name for name in forms if name != own), key=lambda name: float(forms[name]["aicc"]))
-    if not others:
-        return ""
-    _curve(axis, forms[others[0]], end, color=common.GREY, linestyle=common.DASHES[1], linewidth=1.0)
-    return f"\ndashed: {FORM_NAMES[others[0]]}, the best rival"
+def _span(optima: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    ends = [end for item in optima for end in (item["best_interval"] or [item["best"]])]
+    return min(ends), max(ends)
 
 
-def _curve(axis: Axes, form: Mapping[str, Any], end: float, **style: Any) -> None:
-    """A form's curve over the data, within the axes as they are."""
-    x, y = np.array(form["curve"]["x"]), np.array(form["curve"]["y"])
-    low, high = axis.get_ylim()
-    axis.plot(x[x <= end], y[x <= end], zorder=3, **style)
-    axis.set_ylim(low, high)
+def _growth(fit: Mapping[str, Any], kind: str) -> Finding | None:
+    return next((item for item in findings_of_fit(fit) if item.kind == kind), None)
 
 
-def _optima(
+def _best(
     axis: Axes, cell: Sequence[Panel], tables: Sequence[Table], fits: Sequence[dict[str, Any]]
 ) -> Shown:
-    """The best value of each column, and the steps beside the first, against compute."""
-    rows: list[pd.DataFrame] = []
-    claims: list[Claim] = []
-    values: list[float] = []
-    places: list[float] = []
-    index = 0
-    for panel in cell:
-        table = common.merge(tables, [panel.experiment])
-        fit = common.fit_of(fits, panel.fits()[0])
-        group, column = fit["groups"][0], str(panel.best)
-        rows.append(common.rows_of(table, panel.where, panel.y, column, "train_flops"))
-        claims += claims_of_fit(fit)
-        if "optima" not in group:
+    rows, found, names = list[pd.DataFrame](), list[Finding](), list[tuple[float, float, str, str]]()
+    places, values, marks = list[float](), list[float](), list[tuple[float, float]]()
+    for index, panel in enumerate(cell):
+        try:
+            table, fit = _fit(panel, tables, fits)
+        except UserError:
+            if len(cell) == 1:
+                raise
             continue
-        for key, name in (("x", column), *((("steps", "training.steps"),) if panel is cell[0] else ())):
-            colour = common.OKABE_ITO[index % 8]
-            isoflop.best_values(axis, group, key, colour)
-            common.entry(axis, noun(name), marker="D", color=colour)
-            index += 1
-            values += [item[key] for item in group["optima"]]
-        places += [item["second"] for item in group["optima"]]
+        group, colour = fit["groups"][0], common.OKABE_ITO[index % 8]
+        rows.append(common.rows_of(table, panel.where, panel.y, panel.best, isoflop.BUDGET))
+        found += findings_of_fit(fit)
+        if not (optima := group.get("optima")):
+            continue
+        isoflop.growth(axis, group, "x", panel.best, isoflop.BUDGET, colour)
+        law, end = _growth(fit, "optimum"), optima[-1]
+        name = panel.series or panel.experiment.replace("_", " ")
+        name += f" {estimate(law.value)}" if law and law.sign else " undecided"
+        names.append((end["second"], end["x"], common.wrap(name, 14), colour))
+        places += [item["second"] for item in optima]
+        marks += [(item["second"], item["x"]) for item in optima]
+        values += [end for item in optima for end in (item["x"], *(item["x_interval"] or ()))]
     if not places:
         raise UserError(f"too few values in {cell[0].experiment} to find the best ones")
-    common.axis_scale(axis, "x", label("train_flops"), np.array(places))
-    common.axis_scale(axis, "y", Label("best value at equal compute", log=True), np.array(values))
-    axis.set_ylim(top=20 * axis.get_ylim()[1])  # room for the legend above the curves
-    _legend(axis)
-    return Shown(_grows(claims), "", pd.concat(rows), claims)
+    common.axis_scale(axis, "x", label(isoflop.BUDGET), np.array(places))
+    common.axis_scale(axis, "y", Label(f"best {noun(cell[0].best)}", log=True), np.array(values))
+    low, high = axis.get_xlim()
+    axis.set_xlim(low, high * (high / low) ** 0.42)  # room for the names
+    for x, y, name, colour in names:
+        taken = any(x < at < 8 * x and 0.6 < value / y < 1.7 for at, value in marks)
+        where: dict[str, Any] = (
+            {"xytext": (-2, 16), "ha": "right"} if taken else {"xytext": (7, 0), "ha": "left"}
+        )
+        style = {"color": colour, "va": "center", "fontweight": "bold"}
+        common.note(axis, name, (x, y), where["xytext"], ha=where["ha"], **style)
+    grown = [item for item in found if item.kind == "optimum" and item.sign > 0]
+    title = f"More compute: more {noun(cell[0].best)}" if grown else f"Best {noun(cell[0].best)} over compute"
+    return Shown(title.removesuffix(" Nsup"), rows, found)
 
 
-def _grows(claims: Sequence[Claim]) -> str:
-    """The takeaway of the optima: what is known to grow with compute."""
-    grown: list[str] = []
-    for claim in claims:
-        if claim.sign > 0:
-            how = "with compute, by a local exponent of" if claim.against else "as compute to the power"
-            grown.append(f"{noun(claim.metric)} {'' if grown else 'grows '}{how} {estimate(claim.value)}")
-    return f"The best {', '.join(grown)}" if grown else "No best choice is known to grow"
+def _attempts(
+    axis: Axes, cell: Sequence[Panel], tables: Sequence[Table], fits: Sequence[dict[str, Any]]
+) -> Shown:
+    table = common.merge(tables, [cell[0].experiment])
+    rows, key, laws = restarts.laws_of(table, cell[0])
+    restarts.panel(axis, laws, key)
+    return Shown(restarts.message(laws, key), [rows], restarts.findings(laws, key))
 
 
-def _restarts(axis: Axes, panel: Panel, table: Table, fits: Sequence[dict[str, Any]]) -> Shown:
-    rows, key, laws = restarts.laws_of(table, panel)
-    restarts.panel(axis, laws)
-    lines = (len(restarts.entries(axis, laws, key)) + 1) // 2
-    low, high = axis.get_ylim()
-    axis.set_ylim(low - 0.14 * lines * (high - low), high)  # room for the legend below the curves
-    _legend(axis)
-    first = next(iter(laws.values()))
-    missed = points(restarts.missed(laws), sign=False)
-    note = f"dashed: predicted from {first.half} attempts; it misses {first.whole} by {missed} at most"
-    return Shown(_attempts(laws, key), common.wrap(note, 52), rows, restarts.claims(laws, key))
-
-
-def _attempts(laws: Mapping[Any, restarts.Law], key: str | None) -> str:
-    """The takeaway of restarts: what all attempts solve by the best and the worst policy."""
-    ranked = sorted(laws, key=lambda name: laws[name].measured.value)
-    ends = dict.fromkeys((ranked[-1], ranked[0]))
-    solved = [
-        f"{percent(laws[name].measured.value)} by {common.hue_name(str(key), name) if key else 'restarts'}"
-        for name in ends
-    ]
-    return f"{laws[ranked[0]].whole} attempts solve {', '.join(solved)}"
+_SHOW = {"curves": _curves, "loss": _loss, "best": _best, "attempts": _attempts}

@@ -72,9 +72,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows[rows["run"].isin({trace["run"] for trace in chosen})],
         title="Puzzles solved step by step",
         caption=(
-            "The model's answer after supervision steps of one puzzle a row: the first, the last, and those where "
-            "most cells change. Grey and bold: given (ARC: every cell in its colour). Red with a cross: wrong. "
-            "Test puzzles, if there are such: one solved after several steps, one unsolved, one more."
+            "One puzzle a row: the first and the last step, and those with most changes. Grey: given. Red with a cross "
+            "is wrong."
         ),
         remarks=steps_sentence([wrong(trace).sum(axis=1).tolist() for trace in traces]),
     )

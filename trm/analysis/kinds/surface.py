@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from trm.analysis.kinds import law
 from trm.analysis.labels import label
-from trm.analysis.laws import Group, chosen, claims_of_fit, floor_shown, supported, why_not
+from trm.analysis.laws import Group, chosen, findings_of_fit, floor_shown, supported, why_not
 from trm.analysis.lazy import Table, common, np
 from trm.analysis.specs import VARIABLES, Figure, FitSpec, Surface
 from trm.analysis.words import estimate, measured
@@ -69,7 +69,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     x = rows[look.x].to_numpy(float) + offset
     figure, axes = common.canvas(common.ONE, 3.1)
     axis = axes[0, 0]
-    shades, _, span = law.marks(axis, rows, x, look.hue, fit)
+    shades, span = law.marks(axis, rows, x, look.hue, fit)
     for value, colour in shades.items() if supported(group) else ():
         here = x[(rows[look.hue] == value).to_numpy()]
         places = np.geomspace(here.min(), law.REACH * here.max(), 60)
@@ -82,10 +82,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         figure,
         rows,
         title=look.title,
-        caption=law.CAPTION
-        + "Lines: the law of both at each colour, dashed beyond the data. "
-        + law.left_out(fit),
-        claims=claims_of_fit(fit),
+        caption=law.CAPTION + law.left_out(fit),
+        findings=findings_of_fit(fit),
         lines=_parameters(group, look),
         carried=group["runs"],
     )

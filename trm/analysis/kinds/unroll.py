@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.claims import Claim, compared
+from trm.analysis.findings import Finding, compared
 from trm.analysis.labels import label
 from trm.analysis.lazy import Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure
-from trm.analysis.words import count, percent, setting_in_words
+from trm.analysis.words import count, setting_in_words
 from trm.errors import UserError
 
 
@@ -19,19 +18,18 @@ class Spec(Figure):
 
     kind: Literal["unroll"] = "unroll"
     reading: ClassVar[str] = (
-        "accuracy after each number of supervision steps; the dotted line is the number in training"
+        "accuracy after each number of supervision steps; the grey line is the number in training"
     )
     hue: Column | None = None
     """One curve for each value; null: the only coordinate, or the grid point."""
 
 
-def gain(series: Mapping[float, pd.Series], name: str, puzzles: float) -> Claim:
-    """The best number of steps against the fewest. Of one seed the test set's own interval takes the seeds' place.
+def gain(series: Mapping[float, pd.Series], name: str) -> Finding:
+    """The best number of steps against the fewest.
 
     Args:
         series: steps -> accuracy of each seed.
         name: of the curve.
-        puzzles: test puzzles.
     """
     means = {at: float(values.mean()) for at, values in series.items()}
     first, best, last = min(means), max(means, key=means.__getitem__), max(means)
@@ -39,13 +37,7 @@ def gain(series: Mapping[float, pd.Series], name: str, puzzles: float) -> Claim:
     made = compared(
         "exact_accuracy", pairs, lambda at: (*(count(int(n), "supervision step") for n in (at, first)), name)
     )
-    found = made.get(best) or made[last]
-    if len(series[first]) == 1:
-        shown = [percent(means[at], stats.wilson(means[at] * puzzles, puzzles)) for at in (first, best)]
-        bounds = " and ".join(text.partition("% ")[2] for text in shown)
-        return replace(found, more=f"one run; binomial intervals of {int(puzzles):,} test puzzles: {bounds}")
-    later = found.sign and first < best < last
-    return replace(found, more=f"and {percent(means[last])} with {last:g}" if later else "")
+    return made.get(best) or made[last]
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -58,7 +50,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     shades = common.colours(list(parts))
     figure, axes = common.panels(1, 3.0)
     steps = np.sort(rows["eval_steps"].unique().astype(float))
-    found: list[Claim] = []
+    found: list[Finding] = []
     for index, (value, part) in enumerate(parts.items()):
         series = {
             at: here.groupby("seed")["exact_accuracy"].mean()
@@ -75,10 +67,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         axes[0].plot(np.array(list(means)), heights, color=shades[value], linewidth=1.1)
         place = setting_in_words(key, value) if key else ""
         place += " in training" * (key == "model.halt_max_steps")
-        found.append(gain(series, place, tested))
+        found.append(gain(series, place))
     trained = rows["model.halt_max_steps"].unique()
     if len(trained) == 1:
-        axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
+        axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, zorder=1)
         style: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "center"}
         style["xycoords"] = ("data", "axes fraction")
         style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
@@ -92,10 +84,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title="Accuracy by supervision steps at test time",
         caption=(
-            "The same trained models, unrolled for different numbers of supervision steps. Faint: seeds; "
-            f"{common.INTERVAL}; grey: the puzzles' part of it. Dotted: as many steps as in "
-            "training. Gains over the fewest steps are tested "
-            "on pairs of equal seeds, corrected by Holm's method."
+            "The same models after other numbers of supervision steps. Grey bars: 95 % interval of the test set."
         ),
-        claims=sorted(found, key=lambda claim: -claim.value),  # the largest gain is the answer
+        findings=sorted(found, key=lambda item: -item.value),  # the largest gain is the answer
     )

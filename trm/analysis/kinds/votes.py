@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.claims import level
+from trm.analysis.findings import level
 from trm.analysis.labels import Label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Figure
@@ -77,17 +77,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows["vote"],
         title="ARC tasks solved with two attempts",
         caption=(
-            f"A task's hidden inputs are answered in {copies} versions, turned and recoloured; the answers are "
-            "turned back and vote. A task counts by the share of its inputs whose right grid is among the "
-            "attempts. Small marks: seeds; "
-            f"{common.INTERVAL}."
-            + (
-                f" Right: share of {'tasks' if len(tasks) > MOST else 'seeds'} solved (hollow: with the first attempt)."
-                if each
-                else ""
-            )
+            f"Each task in {copies} versions, turned and recoloured, whose answers vote. Small marks: seeds."
+            + " Right: hollow with the first attempt." * each
         ),
-        claims=[level("tasks_solved", WAYS[way], mean) for way, mean in found.items()],
+        findings=[level("tasks_solved", WAYS[way], mean) for way, mean in found.items()],
         remarks=f"{count(int(total), 'task')} in all.{by_task(second if each else {}, total)}",
     )
 

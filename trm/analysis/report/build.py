@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from trm.analysis.origin import read_figure, read_fit
-from trm.analysis.report.contents import FigureBlock, Finding, Report, Section
+from trm.analysis.report.contents import FigureBlock, Finding, Grid, Report, Section
 from trm.analysis.report.grids import cost, costs_grid, results_grid
-from trm.analysis.report.prose import REFERENCES, size
+from trm.analysis.report.prose import REFERENCES, limits, scope
 from trm.analysis.report.verdicts import verdict
 from trm.analysis.specs import ReportExperiment, ReportSpec
 from trm.analysis.tables import Table, load
@@ -50,7 +50,7 @@ def build(spec: ReportSpec) -> Report:
     hero = drawn[0] if drawn else _main(first.figures) if first else None
     return Report(
         spec=spec,
-        size=size(sections, runs),
+        scope=scope(list(tables.values()), runs),
         findings=found_out,
         hero=hero,
         sections=sections,
@@ -58,6 +58,7 @@ def build(spec: ReportSpec) -> Report:
         cost=cost(sections, runs),
         problems=problems,
         puzzles=puzzles(list(unique.values())),
+        limits=limits(spec, sections),
         references=REFERENCES,
         provenance=_provenance(list(tables.values()), runs),
     )
@@ -69,15 +70,15 @@ def findings(sections: Sequence[Section]) -> list[Finding]:
     for section in sections:
         block = _main(section.figures)
         if block and block.answer and not _empty(block):
-            strength = block.strength or 0.0
-            found.append((strength, Finding(section.spec.name, block.answer, strength > 1)))
+            kept = next((row["verdict"] for row in block.findings if row["text"] == block.answer), "measured")
+            found.append((block.strength or 0.0, Finding(section.spec.name, block.answer, kept)))
     found.sort(key=lambda item: -item[0])
     return [finding for _, finding in found[:FINDINGS]]
 
 
 def _empty(block: FigureBlock) -> bool:
     """Whether a figure's only message is that nothing could be fitted."""
-    return bool(block.claims) and all(item["value"] is None for item in block.claims)
+    return bool(block.findings) and all(row["value"] is None for row in block.findings)
 
 
 def _main(blocks: Sequence[FigureBlock]) -> FigureBlock | None:
@@ -120,6 +121,9 @@ def _section(spec: ReportExperiment, report: ReportSpec) -> tuple[Section, Table
         problems=problems,
         provenance=_provenance([table], runs) if table else [],
     )
+    told = [[row["verdict"], row["text"]] for block in blocks for row in block.findings]
+    if len(told) > len(blocks):
+        section.findings = Grid(["verdict", "finding"], told)
     if table is not None:
         section.grids = [results_grid(table), costs_grid(table)]
     return section, table
@@ -152,7 +156,7 @@ def figure(path: str | Path, spec: ReportSpec, tables: Sequence[Table] = ()) -> 
         return FigureBlock(path, problem=f"{path.name} is missing: build it again")
     try:
         facts = read_figure(path, tables, spec.identities.get(path.stem, ""))
-        keys = ("title", "caption", "sentence", "answer", "svg", "narrow", "claims")
+        keys = ("title", "caption", "sentence", "answer", "svg", "narrow", "findings")
         more = {"strength": facts.get("strength"), "inches": facts.get("inches", 7.0)}
         return BLOCK.validate_python({"path": path, **{key: facts[key] for key in keys}, **more})
     except UserError as error:

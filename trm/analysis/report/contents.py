@@ -22,8 +22,8 @@ class Finding(NamedTuple):
     section: str
     """The experiment it comes from."""
     text: str
-    established: bool
-    """Whether its interval excludes no effect."""
+    verdict: str
+    """supported, contradicted, undecided or measured."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class FigureBlock:
     sentence: str = ""
     answer: str = ""
     strength: float | None = None
-    claims: list[dict[str, Any]] = field(default_factory=list)
+    findings: list[dict[str, Any]] = field(default_factory=list)
     inches: float = 7.0
     """Print width."""
     svg: str = ""
@@ -61,6 +61,8 @@ class Section:
     grids: list[Grid] = field(default_factory=list)
     """Results and costs, a row for each grid point."""
     figures: list[FigureBlock] = field(default_factory=list)
+    findings: Grid | None = None
+    """Every finding of its figures; None: they have at most one each."""
     problems: list[str] = field(default_factory=list)
     """What is missing, failed or broken."""
     provenance: list[tuple[str, str]] = field(default_factory=list)
@@ -71,8 +73,8 @@ class Report:
     """The whole report."""
 
     spec: ReportSpec
-    size: str
-    """Runs, seeds and device time."""
+    scope: str
+    """Task, number and size of the models, seeds, device time."""
     findings: list[Finding]
     hero: FigureBlock | None
     """The study's main figure: the first that combines experiments, else that of the first finding."""
@@ -82,6 +84,8 @@ class Report:
     cost: Grid
     problems: list[str]
     puzzles: list[dict[str, Any]]
+    limits: Sequence[str]
+    """What it does not show."""
     references: Sequence[tuple[str, str]]
     """Title and arXiv number."""
     provenance: list[tuple[str, str]]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from trm.analysis.kinds.restarts import CHOOSERS
 from trm.analysis.labels import TARGETS
 from trm.analysis.report.contents import Grid, Section
 from trm.analysis.stats import share
@@ -23,7 +24,9 @@ def _mean(column: pd.Series) -> float | None:
 
 
 def results_grid(table: Table) -> Grid:
-    """A row for each grid point: means with 95 % intervals over seeds and test puzzles."""
+    """A row for each grid point: means with 95 % intervals over seeds and test puzzles; of attempts what they solve."""
+    if "solved_counts" in table.rows:
+        return attempts_grid(table)
     columns = ["grid point", "seeds", "exact accuracy", "every seed (%)", "cell accuracy"]
     columns += ["cross entropy (nats per cell)", "train − test"]
     lines = []
@@ -41,7 +44,31 @@ def results_grid(table: Table) -> Grid:
                 points(None if gap is None else gap / 100),
             ]
         )
-    return Grid(columns, lines)
+    return trimmed(Grid(columns, lines))
+
+
+def attempts_grid(table: Table) -> Grid:
+    """A row for each grid point whose evaluations made several attempts: solved by any, by vote, by the halt logit."""
+    rows, columns = table.rows, ["grid point", "attempts", "one attempt", *CHOOSERS.values()]
+    rows, lines = rows[(rows["split"] == "test") & rows["policy"].isin(CHOOSERS)], []
+    for _, part in rows.groupby("point", sort=True):
+        most = part["restarts"].max()
+
+        def solved(policy: str, count: int, part: pd.DataFrame = part) -> str:
+            own = part[(part["policy"] == policy) & (part["restarts"] == count)]
+            mean = share(own["exact_accuracy"], float(part["puzzles"].iloc[0]))
+            return percent(mean.value, mean.bounds)
+
+        shown = [solved("oracle", 1), *(solved(policy, most) for policy in CHOOSERS)]
+        lines.append([point_name(part["label"].iloc[0]), str(int(most)), *shown])
+    return trimmed(Grid(columns, lines))
+
+
+def trimmed(grid: Grid) -> Grid:
+    """Without columns that say nothing in any row."""
+    empty = [i for i in range(1, len(grid.columns)) if all(row[i] in ("–", "never") for row in grid.rows)]
+    kept = [i for i in range(len(grid.columns)) if i not in empty]
+    return Grid([grid.columns[i] for i in kept], [[row[i] for i in kept] for row in grid.rows])
 
 
 def costs_grid(table: Table) -> Grid:
@@ -49,7 +76,7 @@ def costs_grid(table: Table) -> Grid:
     rows = _points(table)
     reached = [goal for goal in TARGETS if rows[f"steps_to_{goal}"].notna().any()]
     columns = ["grid point", "parameters", "training FLOPs", "time per run", "puzzles/s", "peak memory"]
-    columns += [f"to {goal} % validation accuracy" for goal in reached]
+    columns += [f"to {goal} % (validation, Nsup steps)" for goal in reached]
     lines = []
     for _, part in rows.groupby("point", sort=True):
         lines.append(
@@ -63,7 +90,7 @@ def costs_grid(table: Table) -> Grid:
                 *(_price(part, goal) for goal in reached),
             ]
         )
-    return Grid(columns, lines)
+    return trimmed(Grid(columns, lines))
 
 
 def _price(part: pd.DataFrame, goal: int) -> str:

@@ -9,6 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from trm.analysis.fits.compare import MARGIN
+from trm.analysis.labels import GRAMMAR
 from trm.analysis.report.contents import Report
 from trm.analysis.words import count, duration, sentence
 from trm.errors import UserError
@@ -29,7 +30,7 @@ def page(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "tied": tied, "sentence": sentence}
-    environment.filters |= {"stacked": stacked, "picture": picture}
+    environment.filters |= {"picture": picture}
     # "<" is escaped so that no text inside the data can end the script element.
     puzzles = json.dumps(report.puzzles, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     scrolling, viewer = ((HERE / name).read_text(encoding="utf-8") for name in ("scrolling.js", "viewer.js"))
@@ -39,6 +40,7 @@ def page(report: Report) -> str:
         policy=policy([scrolling, viewer, *scripts()]),
         count=count,
         margin=MARGIN,
+        grammar=GRAMMAR,
         style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
         scrolling=Markup(scrolling),
         viewer=Markup(viewer),
@@ -49,11 +51,6 @@ def page(report: Report) -> str:
 def picture(svg: str) -> str:
     """The address of an SVG in an `img` element, where a script in it never runs."""
     return f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
-
-
-def stacked(caption: str) -> str:
-    """A caption of panels that lie below each other."""
-    return re.sub(r"\b(Middle and right|Right):", "Below:", re.sub(r"\bLeft:", "Top:", caption))
 
 
 def _play() -> str:

@@ -3,8 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from trm.analysis.report.contents import Section
-from trm.analysis.words import count, duration
+from trm.analysis.specs import ReportSpec
+from trm.analysis.tables import Table
+from trm.analysis.words import count, duration, listed
 
 REFERENCES = (
     ("Jolicoeur-Martineau 2025, Less is More: Recursive Reasoning with Tiny Networks", "2510.04871"),
@@ -20,9 +24,40 @@ REFERENCES = (
 )
 
 
-def size(sections: Sequence[Section], runs: Mapping[str, Any]) -> str:
-    """What the study consists of: `61 runs, 3 seeds each, 12 min of device time`."""
-    seeds = sorted({section.seeds for section in sections if section.seeds}) or [0]
-    many = f"{seeds[0]} to {seeds[-1]} seeds" if seeds[1:] else count(seeds[0], "seed")
+PAPER = 5_000_000
+"""Parameters from which a model has the paper's scale."""
+
+
+def scope(tables: Sequence[Table], runs: Mapping[str, Any]) -> str:
+    """What the study consists of, in a line: `6x6 Sudoku; 288 models of 3,890 to 23,714 parameters; ...`."""
+    if not tables:
+        return "Nothing has run."
+    rows = pd.concat([table.rows for table in tables])
+    tasks = dict.fromkeys(
+        _task(*key) for key in zip(rows["data.task"], rows["data.box_rows"], rows["data.box_cols"])
+    )
+    small, large = int(rows["parameters"].min()), int(rows["parameters"].max())
+    size = f"{small:,}" + f" to {large:,}" * (large > small)
     hours = sum(run["device_seconds"] for run in runs.values()) / 3600
-    return f"{count(len(runs), 'run')}, {many} each, {duration(hours)} of device time"
+    seeds = count(rows["seed"].nunique(), "seed")
+    text = f"{listed(list(tasks))}; {count(len(runs), 'model')} of {size} parameters; {seeds}; {duration(hours)}."
+    return text + " Not the paper's scale." * (large < PAPER)
+
+
+def _task(name: str, rows: float, columns: float) -> str:
+    """`6x6 Sudoku`, `mazes`."""
+    side = int(rows * columns) if name == "sudoku" and rows == rows else 0
+    return f"{side}x{side} Sudoku" if side else {"maze": "mazes", "arc": "ARC tasks"}.get(name, name)
+
+
+def limits(spec: ReportSpec, sections: Sequence[Section]) -> list[str]:
+    """What the report does not show."""
+    found = [spec.intro] if spec.intro else []
+    found.append("Intervals describe retraining on one data set; they say nothing of another one.")
+    if unsure := [
+        section.spec.name for section in sections if section.verdict and section.verdict.state == "undecided"
+    ]:
+        found.append(f"{count(len(unsure), 'hypothesis', 'hypotheses')} of {len(sections)} remain undecided.")
+    if lost := [section.spec.name for section in sections if not section.runs]:
+        found.append(f"Not run: {listed(lost)}.")
+    return found

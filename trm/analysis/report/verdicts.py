@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from trm.analysis import stats
-from trm.analysis.claims import compared, level
+from trm.analysis.findings import compared, level
 from trm.analysis.labels import label, lower_is_better
-from trm.analysis.laws import claims_of_fit
+from trm.analysis.laws import findings_of_fit
 from trm.analysis.specs import Check
 from trm.analysis.tables import Table
 from trm.analysis.words import goal, listed, measured, noun, setting_in_words
@@ -20,7 +20,7 @@ class Verdict(NamedTuple):
 
     state: State
     why: str
-    """The numbers that decide, in one sentence."""
+    """The numbers that decide, a sentence for each check."""
 
 
 def verdict(checks: Sequence[Check], table: Table | None, fits: Sequence[Mapping[str, Any]]) -> Verdict:
@@ -29,7 +29,7 @@ def verdict(checks: Sequence[Check], table: Table | None, fits: Sequence[Mapping
         return Verdict("not tested", "not run" if table is None else "no check is stated for it")
     found = [_one(check, table, fits) for check in checks]
     states = [item.state for item in found]
-    why = "; ".join(item.why for item in found)
+    why = " ".join(item.why.removesuffix(".") + "." for item in found)
     for state in ("contradicted", "not tested", "undecided"):
         if state in states:
             return Verdict(state, why)
@@ -52,12 +52,12 @@ def _one(check: Check, table: Table, fits: Sequence[Mapping[str, Any]]) -> Verdi
     made = compared(check.metric, {0: (other, first)}, lambda _: names)[0]
     wanted = -1 if lower_is_better(check.metric) else 1
     state: State = "supported" if made.sign == wanted else "contradicted" if made.sign else "undecided"
-    return Verdict(state, made.text())
+    return Verdict(state, made.text)
 
 
 def _level(check: Check, mean: stats.Mean) -> Verdict:
     """A mean against its bounds; its interval must lie on one side."""
-    shown = level(check.metric, _named(check.where), mean).text()
+    shown = level(check.metric, _named(check.where), mean).text.removesuffix(".")
     bounds = (("above", check.above), ("below", check.below))
     shown += f" (expected: {listed([f'{side} {_bound(check.metric, at)}' for side, at in bounds if at is not None])})"
     if mean.bounds is None:
@@ -85,15 +85,25 @@ def _law(check: Check, fits: Sequence[Mapping[str, Any]]) -> Verdict:
         other = spec["form"] != "isoflop" if check.exponent else spec["second"]
         if other or (spec["x"], spec["y"]) != (x, check.metric):
             continue
-        made = claims_of_fit(fit)[0]
-        if made.measure not in ("power", "optimum") or not made.interval:
-            return Verdict("undecided", made.text())
-        low, high = check.between or (0.0, float("inf"))
-        first, last = made.interval if check.exponent else (-made.interval[1], -made.interval[0])
-        if last < low or first > high:
-            return Verdict("contradicted", made.text())
-        return Verdict("supported" if low <= first and last <= high else "undecided", made.text())
+        made = findings_of_fit(fit)[0]
+        if made.kind not in ("power", "optimum") or not made.interval or made.why:
+            return Verdict("undecided", made.text)
+        sign = 1 if check.exponent else -1
+        bounds = check.between or (0.0, float("inf"))
+        state = _within(sorted(sign * end for end in made.interval), bounds)
+        for ruler in fit["groups"][0].get("rulers", ()):
+            if state != "undecided" and state != _within(ruler["interval"], bounds):
+                at = f"{ruler['steps']} test steps" if ruler["steps"] else "each run's best test steps"
+                return Verdict("undecided", f"{made.text} It is otherwise at {at}.")
+        return Verdict(state, made.text)
     return Verdict("not tested", f"no law of {noun(str(x))} was fitted")
+
+
+def _within(interval: Sequence[float] | None, bounds: tuple[float, float]) -> State:
+    """Whether an interval lies within bounds, outside, or across one."""
+    if interval is None or interval[1] < bounds[0] or interval[0] > bounds[1]:
+        return "contradicted" if interval else "undecided"
+    return "supported" if bounds[0] <= interval[0] and interval[1] <= bounds[1] else "undecided"
 
 
 def _named(where: Mapping[str, Any]) -> str:

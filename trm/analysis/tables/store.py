@@ -238,6 +238,13 @@ def load(path: str | Path) -> Table:
     return Table(table, history, info)
 
 
+def _one_point(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of several experiments with points numbered through; points of two that share a run are one."""
+    own = rows.groupby(["experiment", "point"], sort=False).ngroup()
+    shared = own.groupby([rows["run"], rows["evaluation"]]).transform("min")
+    return rows.assign(point=shared.groupby(own).transform("min"))
+
+
 def merge(tables: Sequence[Table], experiments: Sequence[str] = ()) -> Table:
     """Several tables as one; rows of a run that two experiments share count once.
     `experiments`: take the tables of these; empty: all. UserError: an experiment has no table."""
@@ -249,7 +256,7 @@ def merge(tables: Sequence[Table], experiments: Sequence[str] = ()) -> Table:
     if len(tables) == 1:
         return tables[0]
     keys = ["run", "evaluation", "split", "policy", "eval_steps", "restarts"]
-    rows = pd.concat([table.rows for table in tables], ignore_index=True).drop_duplicates(keys)
+    rows = _one_point(pd.concat([table.rows for table in tables], ignore_index=True)).drop_duplicates(keys)
     curves = pd.concat([table.curves for table in tables], ignore_index=True).drop_duplicates(["run", "step"])
     infos = [table.info for table in tables]
     joined = "".join(str(info.get("fingerprint", "")) for info in infos)

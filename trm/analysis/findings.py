@@ -1,0 +1,277 @@
+"""Findings: what figures and fits find, as one table, and the only place where a finding becomes a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from trm.analysis.labels import label
+from trm.analysis.words import changed, estimate, measured, noun, sentence
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from trm.analysis.stats import Mean
+
+Key = TypeVar("Key")
+Bounds = tuple[float, float] | None
+ALPHA = 0.05
+"""Level of every test, after Holm's correction over the comparisons of a figure."""
+FALL = 1.5
+"""Upper bound on the strength of a change that follows no law, so that it never outranks a law."""
+TOLD = 3
+"""Most findings that a figure tells in sentences; its table holds all."""
+Kind = Literal["difference", "interaction", "level", "power", "change", "optimum", "prediction", "price"]
+"""difference: `subject` less `against`. interaction: how much that differs at `place`. level: a value alone. power: the
+exponent of a law of `subject`. change: a metric over the range `against` of `subject`, without a form; the logarithm of
+the ratio of its `ends`. optimum: the exponent of the best value of `metric` in `subject`; over the range `against`
+alone if it is no power law. prediction: what `subject` predicts, and the measured value is the first of `ends`. price:
+the value of `metric` that `subject` needs."""
+Verdict = Literal["supported", "contradicted", "undecided", "measured"]
+"""supported: the interval leaves out 0 (of a prediction: holds the measured value). contradicted: a prediction whose
+interval does not. undecided: the interval holds 0, or there is none. measured: a value alone."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of the table: `subject` against `against` in `metric`."""
+
+    kind: Kind
+    metric: str
+    subject: str
+    against: str = ""
+    value: float = math.nan
+    interval: Bounds = None
+    verdict: Verdict = "undecided"
+    place: str = ""
+    """Where it holds: `batch size 512`, `the best width d`; empty: there is one place."""
+    why: str = ""
+    """Why it is undecided; of a level, an addition (` of 8`)."""
+    ruler: str = ""
+    """Supervision steps at test time that it is read at, and what the exponent is at others."""
+    ends: tuple[float, float] | None = None
+    """The metric at `against` and at `subject`, or at both ends of the range."""
+    pairs: int = 0
+    p: float | None = None
+    """Adjusted for the number of comparisons (Holm)."""
+    counts: bool = True
+    """Whether it may be the figure's answer; false for a gain that no user could realise."""
+
+    @property
+    def sign(self) -> int:
+        """+1 or -1 if an effect is established; else 0."""
+        return 0 if self.verdict != "supported" or self.kind == "prediction" else 1 if self.value > 0 else -1
+
+    @property
+    def strength(self) -> float:
+        """Size over half the width of the interval; 0 unless an effect is established."""
+        if not self.sign or self.interval is None or self.kind == "interaction":
+            return 0.0
+        half = (self.interval[1] - self.interval[0]) / 2
+        return min(abs(self.value) / max(1e-9, half), FALL if self.kind == "change" else math.inf)
+
+    @property
+    def excluded(self) -> float | None:
+        """Of an undecided finding, the smallest effect that the interval excludes."""
+        if self.verdict != "undecided" or self.interval is None:
+            return None
+        return max(abs(end) for end in self.interval)
+
+    @property
+    def amount(self) -> str:
+        """The value with its interval and unit."""
+        if self.kind in ("power", "optimum"):
+            return estimate(self.value, self.interval)
+        if self.kind in ("difference", "interaction"):
+            return changed(self.metric, self.value, self.interval)
+        return measured(self.metric, self.value, self.interval)
+
+    @property
+    def text(self) -> str:
+        """One sentence, by the template of its kind."""
+        clause = getattr(self, f"_{self.kind}")()
+        where = f"{'with' if self.place[:1] == '“' else 'at'} {self.place}, " if self.place else ""
+        return sentence((where if self.kind != "interaction" else "") + clause) + "."
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Its row."""
+        low, high = self.interval or (None, None)
+        names = ("kind", "metric", "subject", "against", "place", "ruler", "verdict", "pairs", "p", "why")
+        row = {name: getattr(self, name) for name in names}
+        ends = dict(zip(("first", "last"), self.ends or (None, None)))
+        numbers = {"value": self.value, "low": low, "high": high, "excluded": self.excluded, **ends}
+        numbers = {
+            key: number if number is None or math.isfinite(number) else None
+            for key, number in numbers.items()
+        }
+        return {**row, **numbers, "amount": self.amount, "text": self.text}
+
+    def _difference(self) -> str:
+        name = noun(self.metric)
+        if not self.pairs:
+            return f"no seed is shared by {self.subject} and {self.against}"
+        if self.sign:
+            low, high = self.interval or (self.value, self.value)
+            bounds = (low, high) if self.value > 0 else (-high, -low)
+            size, way = (
+                changed(self.metric, abs(self.value), bounds, sign=False),
+                "higher" if self.sign > 0 else "lower",
+            )
+            return f"{name} is {size} {way} with {self.subject} than with {self.against}"
+        if self.excluded is None:
+            alone = "one pair of seeds" if self.pairs < 2 else f"{self.pairs} equal differences"
+            text = f"{name} differs by {self.amount} between {self.against} and {self.subject}"
+            return f"{text}; {alone} give no interval"
+        most = changed(self.metric, self.excluded, sign=False)
+        return f"{name} with {self.subject} is within {most} of that with {self.against}; no difference is established"
+
+    def _interaction(self) -> str:
+        effect = f"the effect of {self.subject} on {noun(self.metric)}"
+        if self.interval is None:
+            return f"too few seeds compare {effect} at {self.place} and at {self.against}"
+        if self.sign:
+            return f"{effect} differs by {self.amount} between {self.against} and {self.place}"
+        most = changed(self.metric, self.excluded or 0.0, sign=False)
+        return f"{effect} at {self.place} is within {most} of that at {self.against}"
+
+    def _level(self) -> str:
+        if math.isnan(self.value):
+            return f"no {noun(self.metric)} is established; {self.why}"
+        of = f" with {self.subject}" if self.subject else ""
+        name = noun(self.metric) if self.subject else f"the {noun(self.metric)}"
+        return f"{name}{of} {'are' if _plural(noun(self.metric)) else 'is'} {self.amount}{self.why}"
+
+    def _power(self) -> str:
+        if self.verdict != "supported":
+            return f"whether {noun(self.metric)} is a power of {self.subject} is undecided; {self.why or self.amount}"
+        verb = "falls" if self.value < 0 else "rises"
+        return f"{noun(self.metric)} {verb} as {self.subject} to the power {self.amount}{self._where}"
+
+    def _change(self) -> str:
+        name = noun(self.metric)
+        if self.ends is None:
+            return f"no law of {name} against {self.subject} is fitted; {self.why}"
+        if not self.why:
+            level = measured(self.metric, self.value, self.interval)
+            return f"no trend of {name} is established {self.against}; the mean is {level}"
+        verb = "falls" if self.ends[1] < self.ends[0] else "rises"
+        first, last = (measured(self.metric, end) for end in self.ends)
+        return f"{name} {verb} from {first} to {last} {self.against}; no power law is established"
+
+    def _optimum(self) -> str:
+        best, verb = f"the best {noun(self.metric)}", "falls" if self.value < 0 else "grows"
+        verb = verb[:-1] if _plural(noun(self.metric)) else verb
+        if self.verdict != "supported":
+            return f"whether {best} grows with {self.subject} is undecided; {self.why or self.amount}"
+        if self.against:
+            return f"{best} {verb} with {self.subject} by a local exponent of {self.amount}{self._where}{self._read}"
+        return f"{best} {verb} as {self.subject} to the power {self.amount}{self._read}"
+
+    def _prediction(self) -> str:
+        found = measured(self.metric, (self.ends or (self.value,))[0])
+        where = {"supported": ", inside", "contradicted": ", outside"}.get(self.verdict, "")
+        what = "" if label(self.metric).unit or label(self.metric).percent else f"{noun(self.metric)} "
+        return f"{self.subject} predict {what}{self.amount}; {found} was measured{where}"
+
+    def _price(self) -> str:
+        if math.isnan(self.value):
+            return f"{self.subject} is never reached by this law"
+        return f"{self.subject} needs {self.amount}"
+
+    @property
+    def _read(self) -> str:
+        return f", read after {self.ruler.partition(';')[0]}" if self.ruler else ""
+
+    @property
+    def _where(self) -> str:
+        return f" {self.against}" if self.against else ""
+
+
+def _plural(name: str) -> bool:
+    """Whether a name, without what follows `of` or `between`, is in the plural."""
+    words = name.split(" of ")[0].split(" between ")[0].split()
+    return any(word.endswith("s") and not word.endswith(("ss", "us")) for word in words)
+
+
+# making findings -----------------------------------------------------------------------------------------------------
+
+
+def side(interval: Bounds) -> Verdict:
+    """Whether an interval leaves out 0."""
+    return "supported" if interval and (interval[0] > 0 or interval[1] < 0) else "undecided"
+
+
+def compared(
+    metric: str, pairs: Mapping[Key, tuple[pd.Series, pd.Series]], name: Callable[[Key], tuple[str, ...]]
+) -> dict[Key, Finding]:
+    """Findings on the differences of pairs of series (against, subject; index: seed), tested together. `name`: subject,
+    against and, if there are several, the place of each key."""
+    from trm.analysis import stats
+
+    means = {key: stats.paired(*pair) for key, pair in pairs.items()}
+    ends = {}
+    for key, (left, right) in pairs.items():
+        shared = left.index.intersection(right.index)
+        ends[key] = (float(left.loc[shared].mean()), float(right.loc[shared].mean()))
+    return significant(metric, means, name, ends)
+
+
+def significant(
+    metric: str,
+    means: Mapping[Key, Mean],
+    name: Callable[[Key], tuple[str, ...]],
+    ends: Mapping[Key, tuple[float, float]] | None = None,
+    kind: Kind = "difference",
+) -> dict[Key, Finding]:
+    """Findings on mean differences, with p values adjusted together by Holm's method."""
+    from trm.analysis.stats import holm
+
+    found = {}
+    for (key, mean), p in zip(means.items(), holm([mean.p for mean in means.values()])):
+        subject, against, *place = name(key)
+        sure = p is not None and p < ALPHA
+        more: dict[str, Any] = {
+            "ends": (ends or {}).get(key),
+            "place": "".join(place),
+            "pairs": mean.n,
+            "p": p,
+        }
+        if mean.sign and not sure:
+            more["why"] = "not after correction for several comparisons"
+        verdict: Verdict = "supported" if sure else "undecided"
+        found[key] = Finding(kind, metric, subject, against, mean.value, mean.bounds, verdict, **more)
+    return found
+
+
+def level(metric: str, subject: str, mean: Mean, why: str = "", **fields: Any) -> Finding:
+    """A value alone."""
+    return Finding("level", metric, subject, "", mean.value, mean.bounds, "measured", why=why, **fields)
+
+
+# a figure's answer ---------------------------------------------------------------------------------------------------
+
+
+def main(found: Sequence[Finding]) -> Finding | None:
+    """The finding that answers a figure's question: the first, or of differences the largest established one, else the
+    one that could be largest. None: there is none."""
+    known = [item for item in found if item.counts and item.kind != "interaction"]
+    if not known or known[0].kind != "difference":
+        return known[0] if known else None
+    known = [item for item in known if item.kind == "difference"]
+    sure = [item for item in known if item.sign]
+    return max(sure or known, key=lambda item: abs(item.value) if sure else item.excluded or 0.0)
+
+
+def told(found: Sequence[Finding]) -> str:
+    """The answer and the next findings, in sentences."""
+    first = main(found)
+    rest = sorted((item for item in found if item is not first), key=lambda item: not item.sign)
+    return " ".join(dict.fromkeys(item.text for item in [*filter(None, [first]), *rest][:TOLD]))
+
+
+def strength(found: Iterable[Finding]) -> float | None:
+    """Strength of the best established finding; None: none is."""
+    return max((item.strength for item in found if item.counts and item.sign), default=None)
