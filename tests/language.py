@@ -5,6 +5,7 @@ The length of sentences and the number of intervals are checked where readers be
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 
@@ -59,15 +60,38 @@ def faults(name: str, text: str, strict: bool) -> list[str]:
 
 def documents() -> list[str]:
     """The pages that people read; not the lab notes, nor the changelog of earlier versions."""
-    folders = (".", "docs", "docs/results/*", "config", "models/*", "snakemake-executor-plugin-tpu")
+    folders = (".", "docs", "docs/results", "docs/results/*", "config", "models/*", "snakemake-executor-plugin-tpu")
     pages = {str(page.relative_to(ROOT)) for folder in folders for page in ROOT.glob(f"{folder}/*.md")}
     return sorted(page for page in pages if page != "CHANGELOG.md")
 
 
+def messages() -> dict[str, str]:
+    """Messages of errors and captions of figures in the sources, place -> text; values are one word."""
+    found = {}
+    for path in sorted([*ROOT.glob("trm/**/*.py"), *ROOT.glob("snakemake-executor-plugin-tpu/src/**/*.py")]):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call):
+                error = getattr(node.func, "id", "") in ("UserError", "WorkflowError")
+                texts = node.args[:1] if error else [item.value for item in node.keywords if item.arg == "caption"]
+                found |= {f"{path.relative_to(ROOT)}:{node.lineno}": _literal(text) for text in texts}
+    return {place: text for place, text in found.items() if text}
+
+
+def _literal(node: ast.expr) -> str:
+    if isinstance(node, ast.BinOp):
+        return _literal(node.left) + _literal(node.right)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_literal(part) for part in node.values)
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    return "X" if isinstance(node, ast.FormattedValue) else ""
+
+
 def main() -> int:
-    found = [
-        fault for page in documents() for fault in faults(page, (ROOT / page).read_text("utf-8"), page in STRICT)
-    ]
+    pages = [faults(page, (ROOT / page).read_text("utf-8"), page in STRICT) for page in documents()]
+    found = [fault for page in pages for fault in page]
+    for place, text in messages().items():
+        found += [fault for fault in faults(place, text, strict=True) if "a sentence, at most" not in fault]
     print("\n".join(found), file=sys.stderr, end="\n" * bool(found))
     return int(bool(found))
 

@@ -75,8 +75,8 @@ class Settings(BaseModel):
     """Longest job in minutes; a longer run stops before that with a checkpoint, and another job resumes it. 0: no
     limit."""
     lost_minutes: Annotated[float, Field(gt=0)] = 10.0
-    """Minutes after which a job that Slurm does not know and that says nothing counts as lost, and after which it is
-    said why a job waits."""
+    """Minutes after which a job that Slurm does not list and that writes nothing counts as lost, and after which a
+    message gives the reason why a job waits."""
     container: str = ""
     """Image in which jobs run with `--sdm apptainer`, built from the Dockerfile (docs/cluster.md)."""
     xla_python: str = ""

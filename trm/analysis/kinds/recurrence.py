@@ -67,7 +67,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title="What a recurrence is worth",
         caption=(
             "Left: every grid point (mean of the seeds, one mark a budget) against N r^φ with φ of the law of the "
-            "lowest AICc. Right: AICc of each law with φ held at a value; dotted: φ = 0 (recurrence buys nothing but "
+            "lowest AICc. Right: AICc of each law with φ held at a value. Dotted: φ = 0 (recurrence buys nothing but "
             "its compute), 0.46 (language models) and 1 (as good as blocks of their own). "
         ),
         claims=[claim(found)],
