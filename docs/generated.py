@@ -21,6 +21,7 @@ from trm.io import paragraph
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.project import Project, open_project
 from trm.pipeline.settings import Settings
+from trm.results.redraw import pictures
 from trm.study.cost import Hardware
 from trm.study.experiment import Experiment, Grid, Scale, StudyFile
 from trm.study.schema import (
@@ -33,7 +34,6 @@ from trm.study.schema import (
     RuntimeConfig,
     TrainingConfig,
 )
-from trm.results.redraw import pictures
 from trm.study.text import seconds_text
 
 TABLES: list[tuple[str, type[BaseModel]]] = [
@@ -143,9 +143,17 @@ def gallery_text() -> str:
                 found.setdefault(raw["kind"], (name, raw))
     parts = []
     for kind, module in KINDS.items():
-        lines = [f"### {kind}", "", paragraph(f"{module.Spec.reading[0].upper()}{module.Spec.reading[1:]}."), ""]
+        lines = [
+            f"### {kind}",
+            "",
+            paragraph(f"{module.Spec.reading[0].upper()}{module.Spec.reading[1:]}."),
+            "",
+        ]
         if kind in kept:
-            lines += [f"![An example of `{kind}`](images/results/{kept[kind]}.png)".replace("results/../", ""), ""]
+            lines += [
+                f"![An example of `{kind}`](images/results/{kept[kind]}.png)".replace("results/../", ""),
+                "",
+            ]
         if kind in found:
             name, raw = found[kind]
             text = yaml.safe_dump(dict(raw), default_flow_style=True, sort_keys=False, width=80).strip()

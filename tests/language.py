@@ -44,7 +44,10 @@ def sentences(text: str) -> list[str]:
 
 def faults(name: str, text: str, strict: bool) -> list[str]:
     """What is wrong with a page, one line each."""
-    found = [f"{name}: '{turn[0]}' is a turn that CONTRIBUTING bans" for turn in BANNED.finditer(" ".join(blocks(text)))]
+    found = [
+        f"{name}: '{turn[0]}' is a turn that CONTRIBUTING bans"
+        for turn in BANNED.finditer(" ".join(blocks(text)))
+    ]
     if strict:
         lengths = []
         for sentence in sentences(text):
@@ -60,7 +63,15 @@ def faults(name: str, text: str, strict: bool) -> list[str]:
 
 def documents() -> list[str]:
     """The pages that people read; not the lab notes, nor the changelog of earlier versions."""
-    folders = (".", "docs", "docs/results", "docs/results/*", "config", "models/*", "snakemake-executor-plugin-tpu")
+    folders = (
+        ".",
+        "docs",
+        "docs/results",
+        "docs/results/*",
+        "config",
+        "models/*",
+        "snakemake-executor-plugin-tpu",
+    )
     pages = {str(page.relative_to(ROOT)) for folder in folders for page in ROOT.glob(f"{folder}/*.md")}
     return sorted(page for page in pages if page != "CHANGELOG.md")
 
@@ -72,7 +83,11 @@ def messages() -> dict[str, str]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call):
                 error = getattr(node.func, "id", "") in ("UserError", "WorkflowError")
-                texts = node.args[:1] if error else [item.value for item in node.keywords if item.arg == "caption"]
+                texts = (
+                    node.args[:1]
+                    if error
+                    else [item.value for item in node.keywords if item.arg == "caption"]
+                )
                 found |= {f"{path.relative_to(ROOT)}:{node.lineno}": _literal(text) for text in texts}
     return {place: text for place, text in found.items() if text}
 

@@ -76,7 +76,10 @@ def test_the_check_of_language_finds_each_kind_of_fault():
 
 
 def test_the_documents_have_a_size_that_can_be_read():
-    site = [*ROOT.glob("docs/*.md"), *(ROOT / page for page in ("README.md", "CONTRIBUTING.md", "config/README.md"))]
+    site = [
+        *ROOT.glob("docs/*.md"),
+        *(ROOT / page for page in ("README.md", "CONTRIBUTING.md", "config/README.md")),
+    ]
     assert sum(len(GENERATED.sub("", page.read_text("utf-8")).encode()) for page in site) < BUDGET
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
@@ -114,12 +117,14 @@ def test_the_site_has_every_page_and_no_dead_link(site):
                 continue
             target = (path.parent / unquote(address)).resolve() if address else path
             target = target / "index.html" if target.is_dir() else target
-            if not target.exists() or (target in pages and anchor and unquote(anchor) not in pages[target].anchors):
+            if not target.exists() or (
+                target in pages and anchor and unquote(anchor) not in pages[target].anchors
+            ):
                 dead.append(f"{path.relative_to(site)} -> {link}")
     assert dead == []
     assert sum(len(page.links) for page in pages.values()) > 1000
     for kept in ROOT.glob("docs/results/*/README.md"):
-        assert 'images/results/' in (site / "results" / kept.parent.name / "index.html").read_text("utf-8")
+        assert "images/results/" in (site / "results" / kept.parent.name / "index.html").read_text("utf-8")
     assert "Pitfalls" in (site / "configuration/index.html").read_text("utf-8")
     assert "function trmEngine" in (site / "play/index.html").read_text("utf-8")
     assert "def from_pretrained" in re.sub("<[^>]+>", "", (site / "models/index.html").read_text("utf-8"))
@@ -140,5 +145,7 @@ def test_a_link_to_a_file_outside_the_site_stops_its_build():
     assert "[link](models/sudoku6.md)" in link("models/sudoku6/README.md", page="index.md")
     assert "[link](../results.md)" in link("../../docs/results.md", page="models/sudoku6.md")
     for outside in ("../lab/2026-11.md", "results/baseline_laptop/note.md", "log.md"):
-        with pytest.raises(PluginError, match=r"docs/faq\.md: the link to .* leads to a file that is not in the site"):
+        with pytest.raises(
+            PluginError, match=r"docs/faq\.md: the link to .* leads to a file that is not in the site"
+        ):
             link(outside)
