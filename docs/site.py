@@ -9,7 +9,7 @@ from posixpath import dirname, join, normpath, relpath
 from typing import Any
 
 from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 
 ADDED = {
     "README.md": "index.md",
@@ -41,7 +41,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         target = normpath(join(dirname(source), found[2]))
         place = ADDED.get(target, target.removeprefix("docs/"))
         known = files.get_file_from_path(place)
-        if known is None or known.inclusion.is_excluded():
+        if known is None or known.inclusion.value <= InclusionLevel.DRAFT.value:
             raise PluginError(f"{source}: the link to {found[2]} leads to a file that is not in the site")
         return found[1] + relpath(place, dirname(here) or ".") + (found[3] or "")
 
