@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 from trm.analysis.kinds import KINDS
 from trm.analysis.labels import METRICS
 from trm.analysis.specs import Figure
-from trm.io import paragraph
+from trm.io import paragraph, read_json
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.project import Project, open_project
 from trm.pipeline.settings import Settings
@@ -134,29 +134,25 @@ def gallery_text() -> str:
     """Markdown: each kind of figure with a kept picture, how to read it, and its lines in a study."""
     results = Path("docs/results")
     kept = {kind: name for name, kind in reversed(pictures(results).items())}
-    kept["scaling_laws"] = "../scaling_laws"
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    drawn = {name: path.parent.name for path in results.glob("*/figures.json") for name in read_json(path)}
+    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for config in SHOWN.values():
         study = open_project(config | {"experiments": "study"}).study
         for name, experiment in study.experiments.items():
             for raw in experiment.definition.figures:
-                found.setdefault(raw["kind"], (name, raw))
+                found.setdefault(raw["kind"], []).append((name, raw))
     parts = []
     for kind, module in KINDS.items():
-        lines = [
-            f"### {kind}",
-            "",
-            paragraph(f"{module.Spec.reading[0].upper()}{module.Spec.reading[1:]}."),
-            "",
-        ]
-        if kind in kept:
-            lines += [
-                f"![An example of `{kind}`](images/results/{kept[kind]}.png)".replace("results/../", ""),
-                "",
-            ]
+        reading = module.Spec.reading
+        lines = [f"### {kind}", "", paragraph(f"{reading[0].upper()}{reading[1:]}."), ""]
+        source = drawn.get(kept.get(kind, ""), "").removesuffix("_laptop")
+        if source:
+            lines += [f"![A figure of `{source}`](images/results/{kept[kind]}.png)", ""]
+        elif kind == "scaling_laws":
+            lines += ["![The main figure of the laptop study](images/scaling_laws.png)", ""]
         if kind in found:
-            name, raw = found[kind]
-            text = yaml.safe_dump(dict(raw), default_flow_style=True, sort_keys=False, width=80).strip()
+            name, raw = min(found[kind], key=lambda item: (item[0] != source, len(item[1])))
+            text = yaml.safe_dump(dict(raw), default_flow_style=True, sort_keys=False, width=60).strip()
             lines += [f"As in `{name}`:", "", "```yaml", text, "```"]
         parts.append("\n".join(lines).strip())
     return "\n\n".join(parts)
