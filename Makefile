@@ -3,7 +3,7 @@
 # make fetch      download what the report of a scale reads (SCALE=gpu), for compute nodes without internet
 # make test       the core tests, on any machine, a few minutes
 # make test-all   every test: emulated pod, Slurm, browser, TPU backend (a second environment of 7 GB)
-# make lint       ruff, types, snakefmt, snakemake --lint, generated files
+# make lint       ruff, types, snakefmt, snakemake --lint, generated files, the language of documents and messages
 # make schema     write the generated files, after a new experiment, task, optimiser, setting or kind of figure
 # make rehearsal  the pipeline on an emulated TPU pod, with a bad host, a preemption and a hang
 # make bench      our code against baselines
@@ -117,6 +117,7 @@ lint: $(VENV)/.ready
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint --configfile profiles/local/workflow.yaml
 	$(BIN)/python docs/generated.py --check
+	$(BIN)/python -m tests.language
 
 # the parts of config/ and docs/ that are generated from the study, the schema and the kinds of figures
 schema: $(VENV)/.ready

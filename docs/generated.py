@@ -1,7 +1,7 @@
-"""The generated parts of config/ and docs/: JSON schema, tables of keys, experiments, kinds of figures.
+"""The generated parts of config/ and docs/: JSON schema, tables of keys, experiments, kinds of figures, gallery.
 
 python docs/generated.py            # in the checkout: writes them (`make schema`)
-python docs/generated.py --check    # says which are out of date (`make lint`)
+python docs/generated.py --check    # prints which are out of date (`make lint`)
 """
 
 import json
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -16,10 +17,11 @@ from pydantic_core import PydanticUndefined
 from trm.analysis.kinds import KINDS
 from trm.analysis.labels import METRICS
 from trm.analysis.specs import Figure
-from trm.io import paragraph
+from trm.io import paragraph, read_json
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.project import Project, open_project
 from trm.pipeline.settings import Settings
+from trm.results.redraw import pictures
 from trm.study.cost import Hardware
 from trm.study.experiment import Experiment, Grid, Scale, StudyFile
 from trm.study.schema import (
@@ -32,7 +34,7 @@ from trm.study.schema import (
     RuntimeConfig,
     TrainingConfig,
 )
-from trm.study.text import flops_text, seconds_text
+from trm.study.text import seconds_text
 
 TABLES: list[tuple[str, type[BaseModel]]] = [
     ("The file", StudyFile),
@@ -56,7 +58,7 @@ SHOWN = {
     "gpu": {"scale": "gpu"},
     "tpu": {"scale": "tpu"},
 }
-"""What docs/experiments.md shows of each experiment: scale -> Snakemake's config."""
+"""The columns of docs/experiments.md: scale -> Snakemake's config."""
 _WORDS = {
     "integer": "integer",
     "number": "number",
@@ -108,42 +110,52 @@ def _key_default(field: FieldInfo) -> str:
 
 
 def experiments_text() -> str:
-    """Markdown: one section per experiment with question, hypothesis, grids, cost wherever it is run, figures."""
+    """Markdown: one row an experiment, with its question and what it costs wherever it is run."""
     every = {scale: open_project(config | {"experiments": "study"}) for scale, config in SHOWN.items()}
     estimates = {scale: Estimates(project, measured=False, set_up=False) for scale, project in every.items()}
-    parts = []
+    rows = [f"| experiment | question | {' | '.join(SHOWN)} |", "|---" * (len(SHOWN) + 2) + "|"]
     for name in dict.fromkeys(name for project in every.values() for name in project.study.experiments):
-        projects = {scale: project for scale, project in every.items() if name in project.study.experiments}
-        definitions = [project.study.experiment(name).definition for project in projects.values()]
-        first = definitions[0]
-        lines = [f"### {name}", "", paragraph(f"**{first.question}** {first.hypothesis}"), ""]
-        lines += [
-            "| scale | points | runs | training FLOPs | job time | varied |",
-            "|---|---|---|---|---|---|",
-        ]
-        for scale, project in projects.items():
-            lines.append(_row(scale, project, estimates[scale], name))
-        kinds = dict.fromkeys(raw["kind"] for definition in definitions for raw in definition.figures)
-        lines += ["", *(paragraph(f"- {kind}: {KINDS[kind].Spec.reading}") for kind in kinds)]
-        parts.append("\n".join(lines))
+        projects = [project for project in every.values() if name in project.study.experiments]
+        question = projects[0].study.experiment(name).definition.question
+        costs = [_cost(project, estimates[scale], name) for scale, project in every.items()]
+        rows.append(f"| `{name}` | {question} | {' | '.join(costs)} |")
+    return "\n".join(rows)
+
+
+def _cost(project: Project, estimates: Estimates, name: str) -> str:
+    """Runs and job time of an experiment at one scale; empty where the study lacks it or needs a file for it."""
+    if name not in project.study.experiments or project.study.experiment(name).skip:
+        return ""
+    costs = [estimates.of(run) for run in project.study.experiment(name).runs]
+    return f"{len(costs)}: {seconds_text(sum(cost.seconds for cost in costs))}"
+
+
+def gallery_text() -> str:
+    """Markdown: each kind of figure with a kept picture, how to read it, and its lines in a study."""
+    results = Path("docs/results")
+    kept = {kind: name for name, kind in reversed(pictures(results).items())}
+    drawn = {name: path.parent.name for path in results.glob("*/figures.json") for name in read_json(path)}
+    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for config in SHOWN.values():
+        study = open_project(config | {"experiments": "study"}).study
+        for name, experiment in study.experiments.items():
+            for raw in experiment.definition.figures:
+                found.setdefault(raw["kind"], []).append((name, raw))
+    parts = []
+    for kind, module in KINDS.items():
+        reading = module.Spec.reading
+        lines = [f"### {kind}", "", paragraph(f"{reading[0].upper()}{reading[1:]}."), ""]
+        source = drawn.get(kept.get(kind, ""), "").removesuffix("_laptop")
+        if source:
+            lines += [f"![A figure of `{source}`](images/results/{kept[kind]}.png)", ""]
+        elif kind == "scaling_laws":
+            lines += ["![The main figure of the laptop study](images/scaling_laws.png)", ""]
+        if kind in found:
+            name, raw = min(found[kind], key=lambda item: (item[0] != source, len(item[1])))
+            text = yaml.safe_dump(dict(raw), default_flow_style=True, sort_keys=False, width=60).strip()
+            lines += [f"As in `{name}`:", "", "```yaml", text, "```"]
+        parts.append("\n".join(lines).strip())
     return "\n\n".join(parts)
-
-
-def _row(scale: str, project: Project, estimates: Estimates, name: str) -> str:
-    experiment = project.study.experiment(name)
-    if experiment.skip:
-        return f"| {scale} | | | | | {experiment.skip} |"
-    costs = [estimates.of(run) for run in experiment.runs]
-    values: dict[str, dict[str, None]] = {}
-    for key, value in (item for point in experiment.points for item in point.coords.items()):
-        stages = isinstance(value, list) and all(isinstance(item, dict) for item in value)
-        shown = f"{len(value)} stages" if stages else json.dumps(value)
-        values.setdefault(key, {})[shown] = None
-    varied = "; ".join(f"`{key}` {', '.join(found)}" for key, found in values.items())
-    return (
-        f"| {scale} | {len(experiment.points)} | {len(costs)} | {flops_text(sum(cost.flops for cost in costs))} | "
-        f"{seconds_text(sum(cost.seconds for cost in costs))} | {varied or 'nothing: one point'} |"
-    )
 
 
 def kinds_text() -> str:
@@ -170,6 +182,7 @@ def write_or_check(check: bool) -> int:
     parts = {
         "config/README.md": ("keys", keys_text()),
         "docs/experiments.md": ("experiments", experiments_text()),
+        "docs/gallery.md": ("gallery", gallery_text()),
         "docs/analysis.md": ("kinds", kinds_text()),
     }
     wanted = {Path(path): _with_part(Path(path), *part) for path, part in parts.items()}

@@ -16,7 +16,7 @@ ELSEWHERE = {
     "docs/cloud.md": "tests/pipeline/test_cloud_page.py",
     "docs/cluster.md": "tests/pipeline/test_cluster_docs.py",
     "docs/tpu.md": "the second environment; tests/xla/test_tpu_check.py",
-    "docs/log.md": "commands of earlier commits",
+    "docs/tutorial.md": "tests/pipeline/test_tutorial.py",
     "docs/performance.md": "measurements",
 }
 """Pages whose commands another test runs, or that nobody can run here."""

@@ -26,12 +26,12 @@ from trm.training.outputs import TrainedModel, load_weights
 DEEPER = 4
 """Steps by default: this many times as many as in training."""
 VIEW_GUESSES = 2
-"""Blank cells that every second view sees filled with the last answer (docs/log.md)."""
+"""Blank cells that every second view sees filled with the last answer (lab/2026-11.md)."""
 
 
 def view_settings(h_cycles: int) -> tuple[int, int]:
     """Steps after which the order of the cells changes, fewer if a step has many rounds T; of how many views the first
-    sees the puzzle embedding, once in 12 steps (docs/log.md)."""
+    sees the puzzle embedding, once in 12 steps (lab/2026-11.md)."""
     steps = 1 if h_cycles >= 5 else 2
     return steps, 12 // steps
 

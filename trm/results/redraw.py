@@ -1,4 +1,4 @@
-"""Draw the figures of kept results again, without runs, checkpoints or pipeline, and write what is said of them.
+"""Draw the figures of kept results again, without runs, checkpoints or pipeline, and write the pages about them.
 
     python -m trm.results.redraw docs/results --out figures --write
 
@@ -16,6 +16,7 @@ from textwrap import fill
 from typing import Any
 
 import pandas as pd
+from PIL import Image
 
 from trm.analysis.drawing import save, styled
 from trm.analysis.kinds import FIGURE, fit_and_draw
@@ -29,10 +30,18 @@ from trm.results.quotes import quoted
 from trm.study.reading import parse
 
 WIDTH = 120
-MARKS = "<!-- pages -->\n", "<!-- end of pages -->"
-"""Around the list of pages in docs/results.md."""
 PICTURE = "scaling_laws.png"
-"""The figure that README and docs/index.md show."""
+"""The figure that README shows."""
+PICTURES = "images/results"
+"""Folder in docs/ of the pictures on the pages of kept results."""
+ALL = """# All experiments
+
+One page for each kept experiment, with its figure and its table. The answer is the first that its figures give.
+[Results](../results.md) has the findings in the order of the plan.
+
+| experiment | answer | runs |
+|---|---|---|
+"""
 FINDINGS = "findings.csv"
 """The findings of a folder's figures, which quotes read."""
 HOW = """Written from `table.csv` by `python -m trm.results.redraw docs/results --out figures --write`, which also
@@ -74,14 +83,15 @@ def texts(results: Path, drawn: dict[str, dict[str, Any]]) -> dict[Path, str]:
         table = load(folder / "table.csv")
         figures = [drawn[name] for name in read_json(folder / "figures.json")]
         found[folder / FINDINGS] = pd.DataFrame(rows[folder.name]).to_csv(index=False, lineterminator="\n")
-        found[folder / "README.md"] = _page(table, notes.get(folder / "note.md", ""), figures)
-        said = next((figure["answer"] for figure in figures if figure["answer"]), "")
-        lines.append(f"| [{folder.name}](results/{folder.name}/README.md) | {said} |\n")
-    docs, listing = results.parent, "| experiment and scale | answer |\n|---|---|\n" + "".join(lines)
+        picture = f"../../{PICTURES}/{next(iter(read_json(folder / 'figures.json')))}.png"
+        found[folder / "README.md"] = _page(table, notes.get(folder / "note.md", ""), figures, picture)
+        answer = next((figure["answer"] for figure in figures if figure["answer"]), "")
+        name, runs = table.info["experiment"], len(table.info["runs"])
+        lines.append(f"| [{name}]({folder.name}/README.md) | {answer} | {runs} |\n")
+    found[results / "all.md"] = ALL + "".join(lines)
+    docs = results.parent
     for path in (docs.parent / "README.md", *sorted(docs.glob("*.md"))):
-        text = quoted(path.read_text("utf-8"), results, rows)
-        before, begin, rest = text.partition(MARKS[0])
-        found[path] = before + (begin and begin + listing + MARKS[1] + rest.partition(MARKS[1])[2])
+        found[path] = quoted(path.read_text("utf-8"), results, rows)
     return found
 
 
@@ -94,7 +104,27 @@ def _findings(folder: Path, drawn: dict[str, dict[str, Any]]) -> list[dict[str, 
     return list(found.values())
 
 
-def _page(table: Table, note: str, figures: list[dict[str, Any]]) -> str:
+def pictures(results: Path) -> dict[str, str]:
+    """Figures of which docs/ keeps a picture, name -> kind: the first of each folder, and the first of each kind."""
+    kept, kinds = {}, set()
+    for path in sorted(results.rglob("figures.json")):
+        for at, (name, fields) in enumerate(read_json(path).items()):
+            if path.parent != results and (at == 0 or fields["kind"] not in kinds):
+                kept[name] = fields["kind"]
+            kinds.add(fields["kind"])
+    return kept
+
+
+def _keep_picture(source: Path, target: Path) -> None:
+    """A PNG of a figure as a page needs it: at most 1,400 pixels wide, 64 colours."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with Image.open(source) as image:
+        small = image.convert("RGB")
+    small.thumbnail((1400, 4000), Image.Resampling.LANCZOS)
+    small.quantize(64).save(target, optimize=True)
+
+
+def _page(table: Table, note: str, figures: list[dict[str, Any]], picture: str) -> str:
     info = table.info
     runs = list(info["runs"].values())
     seeds = sorted(set(table.rows["seed"]))
@@ -105,7 +135,8 @@ def _page(table: Table, note: str, figures: list[dict[str, Any]]) -> str:
         + " (+: with local changes that no commit holds)" * any(run["dirty"] for run in runs)
         + "."
     )
-    lines = [f"# {info['experiment']} at scale {info['scale']}\n", fill(facts, WIDTH) + "\n"]
+    lines = [f"# {info['experiment']} at scale {info['scale']}\n", f"![{figures[0]['title']}]({picture})\n"]
+    lines += [fill(facts, WIDTH) + "\n"]
     lines += [note.strip() + "\n"] if note else []
     told = dict.fromkeys((row["verdict"], row["text"]) for figure in figures for row in figure["findings"])
     if told:
@@ -150,7 +181,11 @@ def main() -> int:
         for path, text in texts(args.results, facts).items() if args.write else ():
             write_text(path, text)
         if args.write:
-            shutil.copy(args.out / PICTURE, args.results.parent / "images" / PICTURE)
+            docs = args.results.parent
+            shutil.copy(args.out / PICTURE, docs / "images" / PICTURE)
+            shutil.rmtree(docs / PICTURES, ignore_errors=True)
+            for name in pictures(args.results):
+                _keep_picture(args.out / f"{name}.png", docs / PICTURES / f"{name}.png")
     except UserError as error:
         print(f"redraw: {error}", file=sys.stderr)
         return 2

@@ -126,7 +126,7 @@ class StudyFile(Section):
     """A study in the same folder. Experiments of the same name take from it question, phase, hypothesis and figures,
     each unless they give their own; never a grid, a recipe or seeds."""
     about: str = ""
-    """The task and what is small about it, in one sentence; the first lines of the report."""
+    """The task and what is small about it, as one sentence; the first lines of the report."""
     scales: dict[str, Scale] = Field(min_length=1)
     """Where the study runs, by name; the first one unless the profile names another."""
     report: list[str] = []

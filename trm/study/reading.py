@@ -1,4 +1,4 @@
-"""Parse YAML and JSON, and explain in one sentence what is wrong with it: where, what was given, what to do."""
+"""Parse YAML and JSON, and explain what is wrong with it: where, what was given, what to do."""
 
 import json
 import re

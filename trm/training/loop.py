@@ -283,8 +283,8 @@ class Trainer:
         for rank, other in enumerate(checksums):
             if not torch.equal(other, checksums[0]):
                 raise UserError(
-                    f"worker {rank} does not hold the same weights as worker 0 at step {self.record.done}: its memory "
-                    "or its link is faulty; leave that machine out and start again from the last checkpoint"
+                    f"worker {rank} does not hold the same weights as worker 0 at step {self.record.done}. Its memory "
+                    "or its link is faulty: leave that machine out and start again from the last checkpoint"
                 )
 
     def _finish(self) -> None:

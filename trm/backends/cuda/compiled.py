@@ -38,7 +38,7 @@ class Rounds:
     """`definition.recursion_round`, compiled, with the tables of rotary embeddings as inputs.
 
     Computed inside, they would be fused into the rotation: a cosine and a sine for every element, a quarter of an
-    evaluation on an H200 (docs/log.md).
+    evaluation on an H200 (lab/2026-11.md).
     """
 
     def __init__(self, weights: Weights, arch: Architecture):

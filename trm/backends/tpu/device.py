@@ -56,7 +56,7 @@ class XlaBackend(Backend):
         self.on_tpu = choose_device() == "TPU"
         if planned and not self.on_tpu:
             raise UserError(
-                f"this job was planned for {planned} TPU chips, but would run on the host's CPU: this machine shows no "
+                f"this job was planned for {planned} TPU chips, but would run on the host's CPU. This machine shows no "
                 "chip (/dev/accel0, or /dev/vfio/0 with a TPU on the PCI bus) or PJRT_DEVICE says CPU; check the slice"
             )
         if not self.on_tpu and self._processes > 1:
