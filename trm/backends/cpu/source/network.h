@@ -408,8 +408,9 @@ class Network : public AnyNetwork {
       }
     multiply<P, false>(s.even, d, words_of<P>(v), (Word*)t.logits_left, words_of<P>(v), operands.object->head, d, t.grad, d);
     as_words<P>(s, t.answer, s.d, s.d, t.answer_words);
-    transpose(t.logits_words, deep, v, v, t.flipped_logits, words_of<P>(s.rows));
-    multiply<P, true>(v, d, deep, t.flipped_logits, words_of<P>(s.rows), t.answer_words, d, g.head, d);
+    if (!P::FLIPPED) transpose(t.logits_words, deep, v, v, t.flipped_logits, words_of<P>(s.rows));
+    multiply<P, true, P::FLIPPED>(v, d, deep, P::FLIPPED ? t.logits_words : t.flipped_logits, P::FLIPPED ? v : words_of<P>(s.rows),
+                                  t.answer_words, d, g.head, d);
     halting(job, b, t, g, cross_entropy / divisor, right / divisor, exact, valid > 0);
   }
 
