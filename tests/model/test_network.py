@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.baseline import EagerTRM
 from trm.model import definition
@@ -80,3 +81,37 @@ def test_rounds_before_the_last_leave_no_gradient():
     )
     outputs[2].sum().backward()
     assert z_H.grad is None
+
+
+class Products(TorchDispatchMode):
+    """Records the operands and results of all matrix products."""
+
+    def __init__(self):
+        super().__init__()
+        self.matrices = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten.mm.default:
+            self.matrices += [*args, result]
+        return result
+
+
+def test_rows_of_token_products_are_aligned_whatever_the_number_of_tokens():
+    """A GPU loads bfloat16 matrices fast if their rows begin at multiples of 16 bytes: 8 elements."""
+    x, gate_up, down = (
+        torch.randn(shape, dtype=torch.bfloat16, requires_grad=True)
+        for shape in [(97, 2, 16), (48, 97), (97, 24)]
+    )
+    with Products() as seen:
+        mixed = definition.swiglu_tokens(x, gate_up, down)
+        mixed.backward(torch.ones_like(mixed))
+    assert len(seen.matrices) == 6 * 3
+    assert all(min(matrix.stride()) == 1 and max(matrix.stride()) % 8 == 0 for matrix in seen.matrices)
+
+
+def test_swiglu_over_tokens_is_the_paper_s():
+    x, gate_up, down = (torch.randn(shape, dtype=torch.float64) for shape in [(5, 2, 3), (8, 5), (5, 4)])
+    gate, up = torch.einsum("il,lbd->ibd", gate_up, x).chunk(2)
+    expected = torch.einsum("li,ibd->lbd", down, torch.nn.functional.silu(gate) * up)
+    torch.testing.assert_close(definition.swiglu_tokens(x, gate_up, down), expected)

@@ -44,8 +44,10 @@ def rms_norm(x: Tensor, dim: int) -> Tensor:
 
 def swiglu_tokens(x_LBD: Tensor, gate_up_IL: Tensor, down_LI: Tensor) -> Tensor:
     """SwiGLU (arXiv 2002.05202) over the token axis, per channel."""
-    gate, up = torch.einsum("il,lbd->ibd", gate_up_IL.to(x_LBD.dtype), x_LBD).chunk(2)
-    return torch.einsum("li,ibd->lbd", down_LI.to(x_LBD.dtype), F.silu(gate) * up)
+    # L is 97 in the paper: in memory the weight is [L, I], since a GPU loads rows of an odd length without alignment
+    gate_up_LI = gate_up_IL.t().contiguous().to(x_LBD.dtype)
+    gate, up = torch.mm(gate_up_LI.t(), x_LBD.flatten(1)).chunk(2)
+    return torch.mm(down_LI.to(x_LBD.dtype), F.silu(gate) * up).view_as(x_LBD)
 
 
 def swiglu_channels(x_LBD: Tensor, gate_up_ID: Tensor, down_DI: Tensor) -> Tensor:
@@ -64,18 +66,19 @@ def rope_tables(length: int, head_width: int, device: torch.device | None = None
     return angle.cos(), angle.sin()
 
 
-def rotate(x_LBHK: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply half-split rotary embeddings."""
-    first, second = x_LBHK.chunk(2, dim=-1)
-    return (x_LBHK * cos + torch.cat((-second, first), dim=-1) * sin).to(x_LBHK.dtype)
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply half-split rotary embeddings to x [L, ..., head_width]."""
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
 
 
 def attention(x_LBD: Tensor, qkv: Tensor, out: Tensor, heads: int, tables: Sequence[Tensor] = ()) -> Tensor:
     """Bidirectional multi-head self-attention without biases; `tables`: those of `rope_tables`, if it has any."""
-    q, k, v = F.linear(x_LBD, qkv.to(x_LBD.dtype)).unflatten(-1, (3, heads, -1)).unbind(2)
+    qk_LB2HK, v_LB1HK = F.linear(x_LBD, qkv.to(x_LBD.dtype)).unflatten(-1, (3, heads, -1)).split((2, 1), 2)
     if tables:
-        q, k = rotate(q, *tables), rotate(k, *tables)
-    q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))
+        cos, sin = (table[:, None] for table in tables)
+        qk_LB2HK = rotate(qk_LB2HK, cos, sin)  # as one tensor: one kernel on a GPU
+    q, k, v = (t.permute(1, 2, 0, 3) for t in (*qk_LB2HK.unbind(2), v_LB1HK[:, :, 0]))
     y_BHLK = F.scaled_dot_product_attention(q, k, v)
     return F.linear(y_BHLK.permute(2, 0, 1, 3).flatten(2), out.to(x_LBD.dtype))
 

@@ -40,7 +40,9 @@ struct Attention {
   // grad [L, D] of y becomes that of x; what the weights' gradients need goes to the stack.
   void backward(float* grad, const Kept<P>& kept, Stack<P>& stack) {
     const Index D = s.d, a = s.a, all = 3 * a, deep = words_of<P>(s.deep), first = first_word(kept);
-    norm_channels_backward<P>(s, grad, kept.y, kept.y_scale, t.grad_left, t.grad_words);
+    const StackedLeft<P> grads{s, stack.attention_grad, t.grad_words, first, stack.stride};
+    const StackedLeft<P> inputs{s, stack.attention_x, t.y_words, first, stack.stride};
+    norm_channels_backward<P>(s, grad, kept.y, kept.y_scale, t.grad_left, grads.words());
     multiply<P, false>(s.even, a, words_of<P>(D), (Word*)t.grad_left, words_of<P>(D), w.out, a, t.mixed, a);
     to_rows<P>(s, t.mixed, a, t.mixed_left);
     as_words<P>(s, t.mixed_left, a, a, t.mixed_words);
@@ -50,29 +52,26 @@ struct Attention {
     for (Index h = 0; h < s.H; h++) {
       const T* probabilities = kept.probabilities + h * s.rows * s.across;
       float* pushed = t.heads + h * s.k;  // gradients of the head's queries, keys and values
-      flip(probabilities);
-      multiply<P, false>(s.even, s.k, deep, t.flipped, s.down, t.mixed_words + h * s.k, a, pushed + 2 * a, all);
+      multiply_flipped(probabilities, t.mixed_words + h * s.k, pushed + 2 * a);
       multiply<P, false>(s.even, s.wide, words_of<P>(s.k), (Word*)(t.mixed_left + h * s.k), words_of<P>(a), columns_of(h), s.wide,
                          t.scores, s.wide);
       softmax_backward(probabilities);
       multiply<P, false>(s.even, s.k, deep, (Word*)t.slopes, words_of<P>(s.across), t.keys + h * s.k, a, pushed, all);
-      flip(t.slopes);
-      multiply<P, false>(s.even, s.k, deep, t.flipped, s.down, t.queries + h * s.k, a, pushed + a, all);
+      multiply_flipped(t.slopes, t.queries + h * s.k, pushed + a);
     }
     rotate(-1);
     to_rows<P>(s, t.heads, all, t.pushed_left);
     as_words<P>(s, t.pushed_left, all, all, stack.attention_pushed + first * all);
-    transpose(t.grad_words, deep, D, D, stack.attention_grad + first, stack.stride);
-    as_words<P>(s, kept.x, D, D, t.y_words);
-    transpose(t.y_words, deep, D, D, stack.attention_x + first, stack.stride);
+    as_words<P>(s, kept.x, D, D, inputs.words());
+    grads.finish(), inputs.finish();
     multiply<P, true>(s.even, D, words_of<P>(all), (Word*)t.pushed_left, words_of<P>(all), w.qkv, D, grad, D);
   }
 
   // Adds the weights' gradients of all uses.
   void weight_gradients(const Stack<P>& k, const BlockGrads& grads) {
     const Index D = s.d, a = s.a;
-    multiply<P, true>(D, a, k.tokens, k.attention_grad, k.stride, k.attention_mixed, a, grads.out, a);
-    multiply<P, true>(D, 3 * a, k.tokens, k.attention_x, k.stride, k.attention_pushed, 3 * a, grads.qkv_t, 3 * a);
+    multiply<P, true, P::FLIPPED>(D, a, k.tokens, k.attention_grad, k.stride, k.attention_mixed, a, grads.out, a);
+    multiply<P, true, P::FLIPPED>(D, 3 * a, k.tokens, k.attention_x, k.stride, k.attention_pushed, 3 * a, grads.qkv_t, 3 * a);
   }
 
  private:
@@ -133,9 +132,12 @@ struct Attention {
     }
   }
 
-  // A matrix [L, L], transposed, as a left operand.
-  void flip(const T* x) {
+  // The product of a matrix [L, L], transposed, and a head's channels [L, K].
+  void multiply_flipped(const T* x, const Word* right, float* out) {
+    const Index deep = words_of<P>(s.deep);
     as_words<P>(s, x, s.across, s.across, t.pairs);
-    transpose(t.pairs, words_of<P>(s.deep), s.across, s.across, t.flipped, s.down);
+    if (!P::FLIPPED) transpose(t.pairs, deep, s.across, s.across, t.flipped, s.down);
+    multiply<P, false, P::FLIPPED>(s.even, s.k, deep, P::FLIPPED ? t.pairs : t.flipped, P::FLIPPED ? s.across : s.down, right, s.a,
+                                   out, 3 * s.a);
   }
 };

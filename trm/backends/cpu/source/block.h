@@ -42,8 +42,9 @@ struct Block {
   // Adds the weights' gradients of all uses.
   void weight_gradients(const Stack<P>& k, const BlockGrads& grads) {
     const Index D = s.d, It = s.it, Ic = s.ic, channels = words_of<P>(k.channels);
-    multiply<P, true>(D, Ic, k.tokens, k.channel_grad, k.stride, k.channel_hidden, Ic, grads.channel_down, Ic);
-    multiply<P, true>(D, 2 * Ic, k.tokens, k.channel_y, k.stride, k.channel_pushed, 2 * Ic, grads.channel_gate_up_t, 2 * Ic);
+    multiply<P, true, P::FLIPPED>(D, Ic, k.tokens, k.channel_grad, k.stride, k.channel_hidden, Ic, grads.channel_down, Ic);
+    multiply<P, true, P::FLIPPED>(D, 2 * Ic, k.tokens, k.channel_y, k.stride, k.channel_pushed, 2 * Ic, grads.channel_gate_up_t,
+                                  2 * Ic);
     if (s.H) return attention().weight_gradients(k, grads);
     multiply<P, true>(s.even, It, channels, (Word*)k.token_grad, channels, k.token_hidden, It, grads.token_down, It);
     multiply<P, true>(2 * It, s.wide, channels, (Word*)k.token_pushed, channels, k.token_x, s.rows, grads.token_gate_up, s.wide);
@@ -113,9 +114,11 @@ struct Block {
   }
 
   void unmix_channels(float* grad, const Kept<P>& kept, Stack<P>& k) {
-    const Index D = s.d, Ic = s.ic, deep = words_of<P>(s.deep), first_word = kept.use * words_of<P>(s.even);
+    const Index D = s.d, Ic = s.ic, first_word = kept.use * words_of<P>(s.even);
+    const StackedLeft<P> grads{s, k.channel_grad, t.grad_words, first_word, k.stride};
+    const StackedLeft<P> inputs{s, k.channel_y, t.y_words, first_word, k.stride};
     Word *hidden = k.channel_hidden + first_word * Ic, *pushed_words = k.channel_pushed + first_word * 2 * Ic;
-    norm_channels_backward<P>(s, grad, kept.out, kept.out_scale, t.grad_left, t.grad_words);
+    norm_channels_backward<P>(s, grad, kept.out, kept.out_scale, t.grad_left, grads.words());
     multiply<P, false>(s.even, Ic, words_of<P>(D), (Word*)t.grad_left, words_of<P>(D), w.channel_down, Ic, t.products, Ic);
     for (Index l = 0; l < s.even; l += 2)
       for (Index i = 0; i < Ic; i += W) {
@@ -130,9 +133,8 @@ struct Block {
         P::store_rows(left, 2 * Ic, gates), P::store_rows(left + Ic, 2 * Ic, ups);
         P::store_words(words, 2 * Ic, gates), P::store_words(words + Ic, 2 * Ic, ups);
       }
-    transpose(t.grad_words, deep, D, D, k.channel_grad + first_word, k.stride);
-    as_words<P>(s, kept.y, D, D, t.y_words);
-    transpose(t.y_words, deep, D, D, k.channel_y + first_word, k.stride);
+    as_words<P>(s, kept.y, D, D, inputs.words());
+    grads.finish(), inputs.finish();
     multiply<P, true>(s.even, D, words_of<P>(2 * Ic), (Word*)t.channel_pushed_left, words_of<P>(2 * Ic),
                       w.channel_gate_up, D, grad, D);
   }

@@ -56,23 +56,24 @@ template <class P>
 struct Stack {
   typedef typename P::T T;
   Index uses, channels, tokens;  // K in elements: uses * D; in words: tokens of all uses, rounded up
-  Index stride;                  // words of a row of tokens
+  Index stride;                  // words from a row of such a left operand to the next, or from a column
   T *token_grad, *token_pushed;  // left: gradient of the output [L, uses D]; gate and up, then their gradients [2 It, uses D]
   Word *token_x, *token_hidden;  // right: the input [uses D, L], the gate's output [uses D, It]
-  Word *channel_grad, *channel_y;         // left: gradient of the output, the input; [D, uses L]
+  Word *channel_grad, *channel_y;         // left: gradient of the output, the input; [D, uses L], or flipped
   Word *channel_hidden, *channel_pushed;  // right: [uses L, Ic], [uses L, 2 Ic]
-  Word *attention_grad, *attention_x;        // left: gradient of the output, the input; [D, uses L]
+  Word *attention_grad, *attention_x;        // left: gradient of the output, the input; [D, uses L], or flipped
   Word *attention_mixed, *attention_pushed;  // right: [uses L, H K], [uses L, 3 H K]
 
   Stack(Arena& arena, const Sizes& s, Index uses) : uses(uses), channels(uses * s.d) {
     const Index words = words_of<P>(channels - s.d) + transposed<P>(s.d);
     tokens = round_up(uses * (s.even / P::PER_WORD), P::DEPTH / P::PER_WORD);
-    stride = round_up(tokens + s.rows, COLUMNS);
+    stride = P::FLIPPED ? s.d : round_up(tokens + s.rows, COLUMNS);
+    const Index left = P::FLIPPED ? tokens * s.d : s.d * stride;
     token_grad = arena.take<T>(s.rows * channels), token_pushed = arena.take<T>(2 * s.it * channels);
     token_x = arena.take<Word>(words * s.rows), token_hidden = arena.take<Word>(words * s.it);
-    channel_grad = arena.take<Word>(s.d * stride), channel_y = arena.take<Word>(s.d * stride);
+    channel_grad = arena.take<Word>(left), channel_y = arena.take<Word>(left);
     channel_hidden = arena.take<Word>(tokens * s.ic), channel_pushed = arena.take<Word>(tokens * 2 * s.ic);
-    attention_grad = arena.take<Word>(s.H ? s.d * stride : 0), attention_x = arena.take<Word>(s.H ? s.d * stride : 0);
+    attention_grad = arena.take<Word>(s.H ? left : 0), attention_x = arena.take<Word>(s.H ? left : 0);
     attention_mixed = arena.take<Word>(tokens * s.a), attention_pushed = arena.take<Word>(tokens * 3 * s.a);
   }
 };

@@ -389,6 +389,7 @@ class Network : public AnyNetwork {
     for (Index c = 0; c < S; c++) valid += labels[c] != job.ignore;
     const float divisor = valid > 0 ? valid : 1;
     float cross_entropy = 0;
+    double odds = 1;  // of all cells: one logarithm for many
     for (Index l = 0; l < s.even; l++) {
       float* row = x + l * v;
       const int label = l >= P0 && l < s.L ? labels[l - P0] : job.ignore;
@@ -396,8 +397,10 @@ class Network : public AnyNetwork {
         memset(row, 0, v * sizeof(float));
         continue;
       }
-      cross_entropy += stablemax(row, V, label, job.scale / divisor, right);
+      odds *= stablemax(row, V, label, job.scale / divisor, right);
+      if (!(odds < 1e200)) cross_entropy += __builtin_log(odds), odds = 1;
     }
+    cross_entropy += __builtin_log(odds);
     const float exact = right == valid;
     const Index deep = words_of<P>(s.deep), d = s.d;
     for (Index l = 0; l < s.even; l += 2)
@@ -408,32 +411,34 @@ class Network : public AnyNetwork {
       }
     multiply<P, false>(s.even, d, words_of<P>(v), (Word*)t.logits_left, words_of<P>(v), operands.object->head, d, t.grad, d);
     as_words<P>(s, t.answer, s.d, s.d, t.answer_words);
-    transpose(t.logits_words, deep, v, v, t.flipped_logits, words_of<P>(s.rows));
-    multiply<P, true>(v, d, deep, t.flipped_logits, words_of<P>(s.rows), t.answer_words, d, g.head, d);
+    if (!P::FLIPPED) transpose(t.logits_words, deep, v, v, t.flipped_logits, words_of<P>(s.rows));
+    multiply<P, true, P::FLIPPED>(v, d, deep, P::FLIPPED ? t.logits_words : t.flipped_logits, P::FLIPPED ? v : words_of<P>(s.rows),
+                                  t.answer_words, d, g.head, d);
     halting(job, b, t, g, cross_entropy / divisor, right / divisor, exact, valid > 0);
   }
 
-  // losses.py: the cross entropy of log_stablemax; logits become their gradient times `scale`.
+  // losses.py: log_stablemax; logits become their cross entropy's gradient times `scale`. Returns 1 / the label's probability.
   static float stablemax(float* x, Index V, int label, float scale, Index& right) {
-    Index best = 0;
-    for (Index i = 1; i < V; i++) best = x[i] > x[best] ? i : best;
-    right += best == label;
-    float total = 0, chosen = 0;
-    Vec s[MAX_VOCAB / W], slope[MAX_VOCAB / W];
-    float* flat = (float*)s;
-    Index vectors = (V + W - 1) / W;
+    const float at = x[label];
+    bool best = true;
+    for (Index i = 0; i < V; i++) best &= i < label ? x[i] < at : x[i] <= at;
+    right += best;
+    Vec s[MAX_VOCAB / W], slope[MAX_VOCAB / W], sums{};
+    const Index vectors = (V + W - 1) / W;
+    Ints first;
+    for (int i = 0; i < W; i++) first[i] = i;
     for (Index k = 0; k < vectors; k++) {
-      Vec z = load(x + k * W), bound = 1.0f + absolute(z);
+      const Vec z = load(x + k * W), bound = 1.0f + absolute(z);
       slope[k] = 1.0f / bound;
-      s[k] = z < 0.0f ? slope[k] : bound;
+      s[k] = first + (int)(k * W) < (int)V ? (z < 0.0f ? slope[k] : bound) : Vec{};
+      sums += s[k];
     }
-    for (Index i = 0; i < V; i++) total += flat[i];
-    chosen = flat[label];
-    for (Index i = V; i < vectors * W; i++) flat[i] = 0;
-    for (Index k = 0; k < vectors; k++) s[k] = s[k] * (1 / total);
-    flat[label] -= 1;
-    for (Index k = 0; k < vectors; k++) store(x + k * W, s[k] * slope[k] * scale);
-    return __builtin_logf(total / chosen);
+    const float total = sum(sums), share = 1 / total;
+    for (Index k = 0; k < vectors; k++) {
+      const Vec target = first + (int)(k * W) == label ? splat(1.0f) : Vec{};
+      store(x + k * W, (s[k] * share - target) * slope[k] * scale);
+    }
+    return total * (at < 0 ? 1 - at : 1 / (1 + at));
   }
 
   void halting(const Job& job, Index b, Workspace<P>& t, Grads& g, float cross_entropy, float accuracy, float exact,

@@ -17,10 +17,22 @@ template <class P>
 INLINE void as_words(const Sizes& s, const typename P::T* rows, Index stride, Index width, Word* words) {
   for (Index l = 0; l < s.even; l += 2)
     for (Index j = 0; j < width; j += W) {
-      const typename P::T* x = rows + l * stride + j;
-      P::store_words(words + words_of<P>(l) * width + j, width, P::pack(P::load(x), P::load(x + stride)));
+      P::store_words(words + words_of<P>(l) * width + j, width, P::load_rows(rows + l * stride + j, stride));
     }
 }
+
+// A row's columns of a left operand [D, tokens of all uses] in the stack: where its words [L, D] are written, and what turns
+// them if the products read rows only.
+template <class P>
+struct StackedLeft {
+  const Sizes& s;
+  Word *operand, *scratch;
+  Index first, stride;  // the use's first word of tokens
+  Word* words() const { return P::FLIPPED ? operand + first * s.d : scratch; }
+  void finish() const {
+    if (!P::FLIPPED) transpose(scratch, words_of<P>(s.deep), s.d, s.d, operand + first, stride);
+  }
+};
 
 // y [L, D] becomes y / rms(y) over the channels of each token; `Keep`: `out` gets the same.
 template <class P, bool Keep>

@@ -1,7 +1,7 @@
 // Matrix products C [M, N] (+)= A [M, K] B [K, N] in float32, and in bfloat16 with float32 sums.
 //
-// A is stored by rows. B is stored as words of 32 bits: a word holds one float, or the bfloat16 values of two
-// consecutive rows of B, as the processors' bfloat16 instructions take them. K counts words.
+// A is stored by rows, or FLIPPED: its words by columns. B is stored as words of 32 bits: a word holds one float, or the
+// bfloat16 values of two consecutive rows of B, as the processors' bfloat16 instructions take them. K counts words.
 #pragma once
 #include "vector.h"
 #if defined(__linux__)
@@ -17,11 +17,13 @@ struct Float32 {
   static constexpr Index PER_WORD = 1;   // elements of a word
   static constexpr Index DEPTH = 2;      // K is a multiple of this many elements
   static constexpr Index INNER = COLUMNS;  // widths are multiples of this
+  static constexpr bool FLIPPED = true;    // products read a left operand by columns as fast as by rows
   struct Pair { Vec even, odd; };
   INLINE Pair pack(Vec even, Vec odd) { return {even, odd}; }
   INLINE void store_rows(T* p, Index stride, Pair x) { store(p, x.even), store(p + stride, x.odd); }
   INLINE void store_words(Word* words, Index stride, Pair x) { store_rows((float*)words, stride, x); }
   INLINE Vec load(const T* p) { return ::load(p); }
+  INLINE Pair load_rows(const T* p, Index stride) { return {load(p), load(p + stride)}; }
   INLINE void store_row(T* p, Vec x) { store(p, x); }
   INLINE Vec sigmoid(Vec x) { return ::sigmoid(x); }
   INLINE Vec multiply_add(Vec sum, Word a, const Word* b) {
@@ -36,6 +38,7 @@ struct Float32 {
 struct PairedBFloat16 {
   typedef uint16_t T;
   static constexpr Index PER_WORD = 2, DEPTH = 2, INNER = COLUMNS;
+  static constexpr bool FLIPPED = true;
   typedef uint16_t Halves __attribute__((vector_size(2 * W)));
   typedef uint32_t Words __attribute__((vector_size(4 * W)));
   struct Pair { Words even, odd; };  // rounded, in the upper half of each word
@@ -58,6 +61,7 @@ struct PairedBFloat16 {
     memcpy(&halves, p, sizeof halves);
     return (Vec)(__builtin_convertvector(halves, Words) << 16);
   }
+  INLINE Pair load_rows(const T* p, Index stride) { return {(Words)load(p), (Words)load(p + stride)}; }
   INLINE void store_row(T* p, Vec x) { store_halves(p, rounded(x)); }
   INLINE Vec sigmoid(Vec x) { return ::sigmoid(x); }
   INLINE Vec multiply_add(Vec sum, Word a, const Word* b) {
@@ -75,6 +79,7 @@ struct PairedBFloat16 {
 struct BFloat16 {
   typedef uint16_t T;
   static constexpr Index PER_WORD = 2, DEPTH = 2, INNER = COLUMNS;
+  static constexpr bool FLIPPED = true;
   typedef __m512i Pair;  // 16 values of the even row, then 16 of the odd one
   INLINE Pair pack(Vec even, Vec odd) { return (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even); }
   INLINE void store_rows(T* p, Index stride, Pair x) {
@@ -89,6 +94,10 @@ struct BFloat16 {
   INLINE Vec load(const T* p) {
     return (Vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
   }
+  INLINE Pair load_rows(const T* p, Index stride) {
+    const __m512i even = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i*)p));
+    return _mm512_inserti64x4(even, _mm256_loadu_si256((const __m256i*)(p + stride)), 1);
+  }
   INLINE void store_row(T* p, Vec x) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh((__m512)x)); }
   INLINE Vec sigmoid(Vec x) { return rough_sigmoid(x); }
   INLINE Vec multiply_add(Vec sum, Word a, const Word* b) {
@@ -99,54 +108,55 @@ struct BFloat16 {
 #endif
 
 // The loop over K with MR rows and NV vectors of columns of C in registers.
-template <class P, bool ADD, int MR, int NV>
+template <class P, bool ADD, bool FLIPPED, int MR, int NV>
 INLINE void tile(Index K, const Word* A, Index lda, const Word* B, Index ldb, float* C, Index ldc) {
   Vec c[MR][NV];
   for (int i = 0; i < MR; i++)
     for (int j = 0; j < NV; j++) c[i][j] = ADD ? load(C + i * ldc + j * W) : Vec{};
   for (Index k = 0; k < K; k++)
     for (int i = 0; i < MR; i++)
-      for (int j = 0; j < NV; j++) c[i][j] = P::multiply_add(c[i][j], A[i * lda + k], B + k * ldb + j * W);
+      for (int j = 0; j < NV; j++) c[i][j] = P::multiply_add(c[i][j], FLIPPED ? A[k * lda + i] : A[i * lda + k], B + k * ldb + j * W);
   for (int i = 0; i < MR; i++)
     for (int j = 0; j < NV; j++) store(C + i * ldc + j * W, c[i][j]);
 }
 
 // A tile of `rows` rows, at most MR.
-template <class P, bool ADD, int MR, int NV>
+template <class P, bool ADD, bool FLIPPED, int MR, int NV>
 INLINE void tile_of(Index rows, Index K, const Word* A, Index lda, const Word* B, Index ldb, float* C, Index ldc) {
-  if (rows == MR) return tile<P, ADD, MR, NV>(K, A, lda, B, ldb, C, ldc);
-  if constexpr (MR > 1) tile_of<P, ADD, MR - 1, NV>(rows, K, A, lda, B, ldb, C, ldc);
+  if (rows == MR) return tile<P, ADD, FLIPPED, MR, NV>(K, A, lda, B, ldb, C, ldc);
+  if constexpr (MR > 1) tile_of<P, ADD, FLIPPED, MR - 1, NV>(rows, K, A, lda, B, ldb, C, ldc);
 }
 
 // Tiles of nearly equal heights: a low one has too few sums under way to hide the latency of a multiply-add.
-template <class P, bool ADD, int NV>
+template <class P, bool ADD, bool FLIPPED, int NV>
 static void panel(Index M, Index K, const Word* A, Index lda, const Word* B, Index ldb, float* C, Index ldc) {
   constexpr int REGISTERS = W == 8 ? 12 : 24;  // of 16 or 32, for sums
   constexpr int MR = REGISTERS / NV < 12 ? REGISTERS / NV : 12;
   const Index tiles = (M + MR - 1) / MR;
   for (Index i = 0, m = 0; i < tiles; i++) {
     const Index next = M * (i + 1) / tiles;
-    tile_of<P, ADD, MR, NV>(next - m, K, A + m * lda, lda, B, ldb, C + m * ldc, ldc);
+    tile_of<P, ADD, FLIPPED, MR, NV>(next - m, K, A + m * (FLIPPED ? 1 : lda), lda, B, ldb, C + m * ldc, ldc);
     m = next;
   }
 }
 
 // N is a multiple of COLUMNS.
-template <class P, bool ADD>
+template <class P, bool ADD, bool FLIPPED>
 static void multiply_by_vectors(Index M, Index N, Index K, const Word* A, Index lda, const Word* B, Index ldb, float* C,
                                 Index ldc) {
   constexpr int NV = W == 8 ? 2 : 4;
   Index n = 0;
-  for (; n + NV * W <= N; n += NV * W) panel<P, ADD, NV>(M, K, A, lda, B + n, ldb, C + n, ldc);
-  if (N - n == 3 * W) panel<P, ADD, 3>(M, K, A, lda, B + n, ldb, C + n, ldc);
-  if (N - n == 2 * W) panel<P, ADD, 2>(M, K, A, lda, B + n, ldb, C + n, ldc);
-  if (N - n == W) panel<P, ADD, 1>(M, K, A, lda, B + n, ldb, C + n, ldc);
+  for (; n + NV * W <= N; n += NV * W) panel<P, ADD, FLIPPED, NV>(M, K, A, lda, B + n, ldb, C + n, ldc);
+  if (N - n == 3 * W) panel<P, ADD, FLIPPED, 3>(M, K, A, lda, B + n, ldb, C + n, ldc);
+  if (N - n == 2 * W) panel<P, ADD, FLIPPED, 2>(M, K, A, lda, B + n, ldb, C + n, ldc);
+  if (N - n == W) panel<P, ADD, FLIPPED, 1>(M, K, A, lda, B + n, ldb, C + n, ldc);
 }
 
 #if defined(__AMX_BF16__)
 // bfloat16 products in Intel's tile registers of 16 rows and 16 words.
 struct Amx : BFloat16 {
   static constexpr Index DEPTH = 32, INNER = 32;
+  static constexpr bool FLIPPED = false;
   struct Session {  // the tiles' shapes, per thread
     Session() {
       struct __attribute__((packed)) {
@@ -207,10 +217,10 @@ static void multiply_by_tiles(Index M, Index N, Index K, const Word* A, Index ld
 }
 #endif
 
-template <class P, bool ADD>
+template <class P, bool ADD, bool FLIPPED = false>
 INLINE void multiply(Index M, Index N, Index K, const Word* A, Index lda, const Word* B, Index ldb, float* C, Index ldc) {
 #if defined(__AMX_BF16__)
   if constexpr (P::DEPTH == 32) return multiply_by_tiles<ADD>(M, N, K, A, lda, B, ldb, C, ldc);
 #endif
-  multiply_by_vectors<P, ADD>(M, N, K, A, lda, B, ldb, C, ldc);
+  multiply_by_vectors<P, ADD, FLIPPED>(M, N, K, A, lda, B, ldb, C, ldc);
 }
