@@ -202,7 +202,7 @@ def shell_prefix(settings: Settings) -> str:
     variables = [f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]
     if settings.backend:
         variables.append(f"TRM_BACKEND={settings.backend}")
-    if settings.chips_per_host:
-        variables.append(f"TRM_CHIPS_PER_HOST={settings.chips_per_host}")
+    if settings.slice and settings.backend == "xla":  # all chips of each host, or the job stops
+        variables.append(f"TRM_CHIPS_PER_HOST={settings.slice.chips_per_host}")
     text = f"set -euo pipefail; export {' '.join(variables)}; "
     return text.replace("{", "{{").replace("}", "}}")  # Snakemake formats it
