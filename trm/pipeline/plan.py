@@ -345,6 +345,17 @@ def at_once(snakemake: Any, project: Project) -> int:
     return max(1, min(limits, default=1))
 
 
+def in_order(jobs: dict[Any, Job], owners: dict[Job, str]) -> dict[Any, Job]:
+    """Jobs by rule, experiment and name: Snakemake's order differs between calls."""
+    rules, names = [*NOUNS], [*dict.fromkeys(owners.values()), ""]
+
+    def place(item: tuple[Any, Job]) -> tuple[int, int, str]:
+        job = item[1]
+        return rules.index(job.rule), names.index(owners.get(job, "")), job.name
+
+    return dict(sorted(jobs.items(), key=place))
+
+
 def announce(project: Project, snakemake: Any, failed: bool) -> None:
     """Print the plan of the jobs that Snakemake would run, and why it would run them, at the end of a dry run.
 
@@ -362,17 +373,7 @@ def announce(project: Project, snakemake: Any, failed: bool) -> None:
     shown = {project.catalogue.tables[table] for table in tables} or set(project.selection.experiments)
     asked = [name for name in project.study.experiments if name in shown]
     owners = owners_of(project, asked)
-    order = [*NOUNS], [*dict.fromkeys(owners.values()), ""]
-    found = dict(  # Snakemake's order differs between calls
-        sorted(
-            found.items(),
-            key=lambda item: (
-                order[0].index(item[1].rule),
-                order[1].index(owners.get(item[1], "")),
-                item[1].name,
-            ),
-        )
-    )
+    found = in_order(found, owners)
     planned = document(project, found.values(), at_once(snakemake, project), asked)
     if "tpu_hosts" not in snakemake.global_resources:
         planned["hint"] = "Without --profile profiles/tpu these jobs would run on this machine"
