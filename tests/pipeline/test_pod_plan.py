@@ -78,6 +78,9 @@ def test_a_slice_of_another_generation_needs_other_hardware(profile):
     _, project = profile("--tpu-accelerator-type", "v5litepod-8")
     with pytest.raises(UserError, match="slice is a v5litepod-8, and scale tpu of .* planned for v4-64: set"):
         _ = Estimates(project).hardware
+
+
+def test_a_slice_that_does_not_exist_is_refused():
     with pytest.raises(UserError, match="unknown TPU slice 'v4-7'"):
         tpu_pod("v4-7")
     with pytest.raises(UserError, match="tpu-slices is 0: give a number of slices"):
