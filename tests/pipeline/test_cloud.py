@@ -78,6 +78,7 @@ def test_a_profile_without_a_project_is_one_sentence():
     result = python("-m", "snakemake", "--profile", "profiles/tpu", cwd=ROOT)
     assert result.returncode != 0
     assert "config/cloud.yaml: set project (GOOGLE_CLOUD_PROJECT)" in result.stderr
+    assert "(docs/cloud.md)" in result.stderr
     assert len(result.stderr.splitlines()) <= 4  # with Snakemake's own: the profile, the file, its line
 
 

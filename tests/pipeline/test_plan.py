@@ -185,7 +185,7 @@ def test_prices_follow_the_profile(study):
     usd = {pricing: document["total"]["usd"] for pricing, document in documents.items()}
     assert usd["on-demand"] > usd["spot"] > usd["grant"] == 0
     for pricing, words in said.items():
-        assert f"of the pod; {words}\n" in plan.text(documents[pricing])
+        assert f"; {words}\n" in plan.text(documents[pricing])
     assert documents["grant"]["total"]["device_hours"] <= documents["grant"]["pod_hours"] * 32
 
     hardware = Path("config/hardware.yaml")
@@ -234,20 +234,24 @@ def test_a_budget_pays_for_the_jobs_of_the_graph_alone(study):
 
 
 def test_what_was_spent_stands_beside_the_plan(study):
-    project = study(pod)
+    project = study()
     assert "spent" not in planned(project)
     first, second, damaged, *_ = project.runs
     finish(project, first, 1800.0)
     finish(project, second, 900.0, "another processor")
     finish(project, damaged, 1.0)
     Path(project.catalogue.run_files(damaged)[0]).write_text("{")
-    found = planned(study(pod))["spent"]
+    found = planned(study())["spent"]
     assert (found["jobs"], found["device_hours"]) == (2, 0.75)
     Path(".snakemake/tpu").mkdir(parents=True)
-    Path(".snakemake/tpu/jobs.csv").write_text("job,chip_seconds\na,36000\nb,18000\nc,\n")
-    for pricing, usd in (("on-demand", ", $48.30"), ("grant", "")):
+    # two jobs at once, another one within the half hour for which an idle pod stays, one a day later, one without times
+    rows = "a,1000,4600\nb,2000,3000\nc,5500,8200\nd,90000,91800\ne,,\nf,0.000,50.000\n"
+    Path(".snakemake/tpu/jobs.csv").write_text(f"job,started,ended\n{rows}")
+    hours = (8200 - 1000 + 1800 + 1800 + 1800) / 3600 * 32  # of all chips, busy or not
+    for pricing, usd in (("on-demand", f", ${3.22 * hours:,.2f}"), ("grant", "")):
         text = plan.text(planned(study(pod, pricing=pricing)))
-        assert f"Spent so far: 15 h of TPU v4 chip time{usd} by 2 jobs" in text.splitlines()
+        said = f"Spent so far: at least {device_text(hours)} of TPU v4 chip time{usd} by 4 jobs"
+        assert said in text.splitlines()
 
 
 def test_finished_runs_in_a_bucket_are_known(study):
@@ -336,9 +340,18 @@ def test_every_rule_has_its_own_limits(study, graph):
         ({"_cores": 64, "_nodes": None, "gpu": 8}, True, {"gpus": 1}, 8),
         ({"_cores": 1, "_nodes": 20, "tpu_hosts": 8}, True, {}, 8),
         ({"_cores": 4, "_nodes": None, "gpu": 0}, True, {"gpus": 1}, 1),
+        (
+            {"_cores": 2, "_nodes": None},
+            True,
+            {"study": "config/pod.yaml"},
+            8,
+        ),  # no profile, a scale for a pod
     ],
 )
 def test_parallelism_is_that_of_the_profile_and_the_command_line(study, resources, local, settings, jobs):
     given = {name: SimpleNamespace(value=value) for name, value in resources.items()}
     snakemake = SimpleNamespace(global_resources=given, local_exec=local)
+    document = deepcopy(STUDY)
+    pod(document)
+    Path("config/pod.yaml").write_text(yaml.safe_dump(document))
     assert plan.at_once(snakemake, study(**settings)) == jobs

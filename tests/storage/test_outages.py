@@ -1,6 +1,7 @@
 """Outages of minutes, in the time of a clock that only waiting moves: whatever asks a bucket waits for it."""
 
 import logging
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from google.api_core import exceptions
 from tests.shell import ROOT
 from tests.training.conftest import train_words
 from tests.training.puzzles import write_dataset
+from trm.backends.workers import wait_for_storage
 from trm.cli import main
 from trm.pipeline.files import Files
 from trm.storage import ABSENT, Patience, Unreachable, base, open_store
@@ -80,6 +82,25 @@ def test_jobs_wait_as_long_as_they_go_on_without_a_controller():
     assert yaml.safe_load(lease)["tpu-lease"] == 60 * Patience().minutes
 
 
+@pytest.mark.parametrize(
+    ("places", "given", "seconds"),
+    [
+        (("data", "gs://bucket/run", None), "", 300 + 60 * 15),
+        (("s3://bucket/data", "run", None), "", 300 + 60 * 15),
+        (("data", "run", None), "", None),
+        (("data", "gs://bucket/run", None), "60", 60),
+    ],
+)
+def test_workers_wait_longer_than_the_one_that_asks_the_bucket(monkeypatch, places, given, seconds):
+    monkeypatch.setenv("TRM_WORKER_TIMEOUT", given)  # restored after the test
+    if not given:
+        monkeypatch.delenv("TRM_WORKER_TIMEOUT")
+    monkeypatch.setenv("TRM_STORAGE_MINUTES", "15")
+    wait_for_storage(*places)
+    found = os.environ.get("TRM_WORKER_TIMEOUT")
+    assert (float(found) if found else None) == seconds
+
+
 def test_a_patience_of_the_library_that_ended_is_no_end_of_ours():
     assert is_transient(
         exceptions.RetryError("Timeout of 120.0s exceeded", exceptions.ServiceUnavailable(""))
@@ -123,6 +144,7 @@ def test_a_finished_training_waits_for_its_last_upload(broken, clock, tmp_path, 
     """503 for a quarter of an hour, from the moment that the last checkpoint is written."""
     _, proxy = broken
     monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRM_WORKER_TIMEOUT", "60")
     dataset, began = write_dataset(tmp_path / "tiny"), []
 
     def fault(method: str, path: str, count: int) -> int | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from trm.backends.processes import STORE
 from trm.errors import UserError
 from trm.io import positive_number
+from trm.storage import Patience, is_remote
 
 TIMEOUT_VARIABLE = "TRM_WORKER_TIMEOUT"
 DEFAULT_TIMEOUT_SECONDS = 300.0
@@ -31,6 +32,14 @@ def world_from_environment() -> tuple[int, int]:
     if not 0 <= rank < world:
         raise UserError(f"RANK={rank} does not fit WORLD_SIZE={world}")
     return rank, world
+
+
+def wait_for_storage(*places: str | None) -> None:
+    """Have workers wait longer for each other than one of them waits for a bucket, if one of the places is in one: the
+    first worker asks it for checkpoints while the others wait. $TRM_WORKER_TIMEOUT takes precedence."""
+    if any(place and is_remote(place) for place in places):
+        seconds = DEFAULT_TIMEOUT_SECONDS + 60 * Patience().minutes
+        os.environ.setdefault(TIMEOUT_VARIABLE, str(seconds))
 
 
 def choose_interface() -> None:

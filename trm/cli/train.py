@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
         runtime = runtime.model_copy(update={"stop_after_minutes": minutes})
 
     from trm.backends.registry import open_backend
+    from trm.backends.workers import wait_for_storage
     from trm.errors import UserError
     from trm.storage.cache import fetch
     from trm.storage.folders import output_folder
@@ -90,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(
             f"--backend {args.backend}, but the run's placement.backend is {wanted}: leave one out"
         )
+    wait_for_storage(args.dataset, args.out, args.checkpoints)
     backend = open_backend(wanted if args.backend == "auto" else args.backend, args.threads)
     try:
         check_placement(config, backend)

@@ -223,7 +223,7 @@ def shell_prefix(settings: Settings, deployed: bool = False) -> str:
     variables = [] if deployed else [f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]
     if settings.backend:
         variables.append(f"TRM_BACKEND={settings.backend}")
-    if settings.chips_per_host:
-        variables.append(f"TRM_CHIPS_PER_HOST={settings.chips_per_host}")
+    if settings.slice and settings.backend == "xla":  # all chips of each host, or the job stops
+        variables.append(f"TRM_CHIPS_PER_HOST={settings.slice.chips_per_host}")
     export = f" export {' '.join(variables)};" if variables else ""
     return f"set -euo pipefail;{export} ".replace("{", "{{").replace("}", "}}")  # Snakemake formats it

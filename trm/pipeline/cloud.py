@@ -4,12 +4,14 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import yaml
 
 from trm.errors import UserError
 from trm.io import write_text
 from trm.study.reading import read_yaml
+from trm.study.slices import Pod, parse_slice
 
 VARIABLES = {"project": "GOOGLE_CLOUD_PROJECT", "zone": "TRM_ZONE", "bucket": "TRM_BUCKET", "pod": "TRM_POD"}
 PLACEHOLDERS = {
@@ -37,7 +39,7 @@ def profile_settings() -> dict[str, str]:
     except UserError as error:
         if "snakemake" not in (program.stem, program.parent.name):
             raise
-        return {"unset": f"{error}{_credentials()}", **PLACEHOLDERS}
+        return {"unset": f"{error}{_credentials()} (docs/cloud.md)", **PLACEHOLDERS}
 
 
 def _credentials() -> str:
@@ -53,7 +55,7 @@ def _credentials() -> str:
     return ""
 
 
-def profile_config(name: str, **settings: str) -> str:
+def profile_config(name: str, **settings: Any) -> str:
     """Write a profile's settings of the workflow into a file for its `configfile:`, and return the path.
 
     `--config` adds to a file, but would replace the profile's whole `config:`, and with it the bucket.
@@ -93,6 +95,45 @@ def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
     if wrong:
         raise UserError(f"{path}: {'; '.join(wrong)}")
     return settings
+
+
+def tpu_pod(accelerator_type: str, slices: int = 1, provisioning: str = "spot") -> "TpuPod":
+    """What profiles/tpu asks for, unless the command line says otherwise by options of the plugin.
+
+    Raises:
+        UserError: there is no such slice, or the number of slices is none.
+    """
+    given = {"accelerator-type": accelerator_type, "slices": str(slices), "provisioning": provisioning}
+    for name in given:
+        for option in (f"--tpu-{name}", f"--{name}"):  # of Snakemake, and of the plugin's own commands
+            for word, following in zip(sys.argv, [*sys.argv[1:], ""]):
+                if word == option:
+                    given[name] = following
+                elif word.startswith(f"{option}="):
+                    given[name] = word.partition("=")[2]
+    if not given["slices"].isdecimal() or int(given["slices"]) < 1:
+        raise UserError(f"tpu-slices is {given['slices']}: give a number of slices, 1 or more")
+    pod = Pod(parse_slice(given["accelerator-type"]), int(given["slices"]))
+    return TpuPod(pod, given["provisioning"])
+
+
+class TpuPod(NamedTuple):
+    """A pod and how it is paid for."""
+
+    pod: Pod
+    provisioning: str
+    """spot, on-demand or reserved."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the workflow has to know, for `profile_config`."""
+        pricing = "spot" if self.provisioning == "spot" else "on-demand"
+        return {"tpu_slice": self.pod.slice.name, "tpu_slices": self.pod.slices, "pricing": pricing}
+
+    @property
+    def prices(self) -> str:
+        """USD per chip and hour by family, as `tpu-prices` of the plugin takes them."""
+        return " ".join(f"{family}={usd}" for family, usd in tpu_prices(self.provisioning == "spot").items())
 
 
 def tpu_prices(spot: bool) -> dict[str, float]:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from trm.backends.cpu.speed import Speed
 from trm.backends.cpu.speed import read as read_speeds
-from trm.checks.tpu_check.check import step_seconds
 from trm.errors import UserError
 from trm.pipeline.project import Project
 from trm.provenance import processor
@@ -21,8 +20,6 @@ from trm.study.slices import parse_slice
 from trm.study.tasks import spec_of
 from trm.study.text import bytes_text, device_text, flops_text, seconds_text
 
-CHECKED = Path("results/tpu-check")
-"""Where `tpu-check` keeps its numbers."""
 GENERATED_PER_SECOND = 2000.0
 """Puzzles generated per second, without and with a minimum rating (docs/data.md)."""
 PROGRAM_MB = 4000
@@ -97,8 +94,19 @@ def _puzzle_bytes(data: DataConfig) -> int:
 
 
 def _priced(project: Project) -> Hardware:
-    """The scale's hardware at the profile's `pricing`; spot capacity of unknown price counts at the on-demand price."""
+    """The scale's hardware at the profile's `pricing` and of the profile's slice; spot capacity of unknown price counts
+    at the on-demand price. UserError: the slice is of another generation than the hardware's."""
     hardware = read_hardware(project.settings.hardware, project.study.scale.hardware)
+    asked = project.settings.slice
+    if asked and hardware.slices:
+        if asked.generation != parse_slice(hardware.slices[0]).generation:
+            raise UserError(
+                f"The pod's slice is a {asked.name}, and scale {project.study.scale_name} of {project.study.path} is "
+                f"planned for {project.study.scale.hardware}: set the scale's `hardware` to an entry of "
+                f"{project.settings.hardware} for {asked.generation.api}"
+            )
+        hosts = asked.hosts * project.settings.tpu_slices
+        hardware = hardware.model_copy(update={"devices": asked.chips_per_host, "hosts": hosts})
     price = hardware.usd_per_device_hour
     if project.settings.pricing == "spot" and hardware.usd_spot is not None:
         price = hardware.usd_spot
@@ -110,9 +118,8 @@ def _priced(project: Project) -> Hardware:
 class Estimates:
     """Cost estimates of every run of a study, computed on demand.
 
-    `project`: the study. `measured`: use step times that `tpu-check` compiled and the speed of this machine's finished
-    runs; without, estimates do not change as runs finish. `set_up`: use the speed that set-up measured; without both,
-    they are the same on every machine.
+    `project`: the study. `measured`: use the speed of this machine's finished runs; without, estimates do not change as
+    runs finish. `set_up`: use the speed that set-up measured; without both, they are the same on every machine.
     """
 
     def __init__(self, project: Project, measured: bool = True, set_up: bool = True):
@@ -122,7 +129,16 @@ class Estimates:
 
     @property
     def pod_hosts(self) -> int:
-        return self._project.settings.pod_hosts or self.hardware.hosts
+        """Hosts of one slice: a job gets one or all of them."""
+        settings = self._project.settings
+        known = settings.slice.hosts if settings.slice else self.hardware.hosts
+        return settings.pod_hosts or known
+
+    @property
+    def pod_usd(self) -> float:
+        """Price of all slices for an hour, whatever they do; 0: the machine is no pod."""
+        machine = self.hardware
+        return machine.hosts * machine.devices * machine.usd_per_device_hour if machine.slices else 0.0
 
     @cached_property
     def finished(self) -> list[Finished]:
@@ -170,9 +186,8 @@ class Estimates:
         """Estimate of one run on so many hosts of a pod."""
         if (run, hosts) not in self._known:
             hardware, config = self._hardware_of(run), self._project.runs[run].config
-            step = self._compiled(run, hardware, int(hosts > 1))
             wide = hardware.model_copy(update={"devices": hardware.devices * hosts})
-            self._known[run, hosts] = estimate(config, wide if hosts > 1 else hardware, step)
+            self._known[run, hosts] = estimate(config, wide if hosts > 1 else hardware)
         return self._known[run, hosts]
 
     def cost(self, job: Job) -> Cost:
@@ -205,27 +220,11 @@ class Estimates:
         hardware = self._at_speed(self.hardware, self._speeds_like(config.model))
         return evaluation_seconds(config, evaluation, hardware, _test_puzzles(config.data))
 
-    def share(self, job: Job, at_once: int) -> float:
-        """Share of the machine that a job takes, where `at_once` jobs of one host have room."""
-        hosts = self.hosts(job.name) if job.rule == "train" and self.pod_hosts > 1 else 1
-        return min(1.0, hosts / at_once)
-
-    def _compiled(self, run: str, hardware: Hardware, place: int) -> float | None:
-        """Seconds of the run's step on a slice of the hardware (0: one host, 1: all), if `tpu-check` compiled it."""
-        config = self._project.runs[run].config
-        other = len(hardware.slices) <= place or hardware.devices != self.hardware.devices
-        if other or not self._use_measured:
-            return None
-        return step_seconds(config, parse_slice(hardware.slices[place]), CHECKED)
-
-    def _faster_on_all(self, run: str) -> bool:
-        """Whether runs finish faster one after another on all hosts than side by side on one host each, by the compiled
-        step times of both and the number of runs still to train."""
-        alone, together = (self._compiled(run, self.hardware, place) for place in (0, 1))
-        if alone is None or together is None:
-            return False
-        todo = sum(name not in self._project.done for name in self._project.runs)
-        return alone / max(1, min(todo, self.hardware.hosts)) > together
+    def hosts_of(self, job: Job) -> int:
+        """Hosts of a pod that any job takes."""
+        if job.rule == "train":
+            return self.hosts(job.name)
+        return self.pod_hosts if job.rule == "preflight" else 1
 
     def _hardware_of(self, run: str) -> Hardware:
         """The machine of a run: the scale's, unless its placement says otherwise."""
@@ -241,8 +240,7 @@ class Estimates:
     def hosts(self, run: str) -> int:
         """Pod hosts of a job: one, so that as many runs as possible train at once.
 
-        All hosts if that finishes runs faster by compiled estimates, if the batch does not fit one host's memory, or if
-        the config's `whole_pod` pattern matches the run.
+        All hosts if the batch does not fit one host's memory, or if the config's `whole_pod` pattern matches the run.
         """
         if workers := self._project.runs[run].config.placement.workers:  # the placement says so
             return self.pod_hosts if workers > 1 and self.hardware.hosts > 1 else 1
@@ -251,7 +249,6 @@ class Estimates:
         pattern = self._project.settings.whole_pod
         needed = self._on(run, 1).memory_bytes / 2**30
         whole = needed > self.hardware.memory_gib or fnmatch.fnmatch(run, pattern)
-        whole = whole or self._faster_on_all(run)
         return self.pod_hosts if whole else 1
 
     def launcher(self, run: str) -> str:
@@ -340,6 +337,5 @@ class Estimates:
         return (
             f"{cost.parameters:,} parameters, {cost.steps:,} steps, {flops_text(cost.flops)}, "
             f"{bytes_text(cost.memory_bytes)} of memory, about {seconds_text(cost.seconds)} "
-            f"({device_text(cost.device_hours)} of a {self.hardware.device}{price}"
-            f"{'; step time compiled' if cost.compiled else ''})"
+            f"({device_text(cost.device_hours)} of a {self.hardware.device}{price})"
         )

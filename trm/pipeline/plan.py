@@ -10,23 +10,29 @@ from typing import Any
 
 from trm.pipeline.estimates import DRAWING, Estimates, Job
 from trm.pipeline.project import Project
-from trm.pipeline.reasons import reason_lines
-from trm.study.cost import Hardware
+from trm.pipeline.reasons import NOUNS, reason_lines
+from trm.pipeline.settings import Settings
+from trm.study.cost import Hardware, read_hardware
 from trm.study.horizon import average_remark
 from trm.study.text import bytes_text, count, device_text, flops_text, seconds_text
 
 JOBS = Path(".snakemake/tpu/jobs.csv")
-"""The executor plugin's records: a row for each job, with the chip-seconds of all its launches."""
+"""The executor plugin's records: a row for each job, with its start and its end."""
 SUMS = (
     "jobs", "runs", "flops", "training_seconds", "evaluation_seconds", "seconds", "device_hours", "usd",
 )  # fmt: skip
 """Columns of the table; the last row is their sum."""
+KINDS = "preflight", "source", "dataset"
+"""Rules whose jobs end before those of the next rule start."""
+IDLE_SECONDS = 1800.0
+"""A pod outlives its last job by so much (`tpu-idle-delete` of profiles/tpu), and is found again until then."""
 OTHERS = "data and preflight", "tables and figures"
 """Rows of the jobs that belong to no experiment."""
 
 
 def document(project: Project, jobs: Collection[Job], at_once: int, asked: Collection[str]) -> dict[str, Any]:
-    """The plan as plain data. `wall_seconds` is never less than a chain of the slowest jobs of each kind.
+    """The plan as plain data. `wall_seconds` is never less than a chain of the slowest jobs of each kind. A pod costs
+    what its hours cost, busy or not, and the USD of the rows are shares of that.
 
     Args:
         jobs: what is priced.
@@ -37,7 +43,7 @@ def document(project: Project, jobs: Collection[Job], at_once: int, asked: Colle
     machine, settings = estimates.hardware, project.settings
     names = list(dict.fromkeys([*owners.values(), *OTHERS]))
     rows: dict[str, dict[str, Any]] = {name: {"name": name} | dict.fromkeys(SUMS, 0) for name in names}
-    runs, busy, slowest = [], 0.0, dict[str, float]()
+    runs, slowest = [], dict[str, float]()
     for job in jobs:
         cost = estimates.cost(job)
         row = rows[owners.get(job, OTHERS[job.rule in DRAWING])]
@@ -48,7 +54,6 @@ def document(project: Project, jobs: Collection[Job], at_once: int, asked: Colle
         if job.rule == "train":
             row["runs"] += 1
             runs.append({"run": job.name, "experiment": row["name"], **asdict(estimates.of(job.name))})
-        busy += cost.seconds * estimates.share(job, at_once)
         slowest[job.rule] = max(slowest.get(job.rule, 0.0), cost.seconds)
     table = [row for row in rows.values() if row["jobs"]]
     chain = sum(slowest.values())
@@ -57,12 +62,13 @@ def document(project: Project, jobs: Collection[Job], at_once: int, asked: Colle
         "study": project.study.file.name,
         "scale": project.study.scale_name,
         "device": machine.device,
+        "hours": "chip hours" if machine.slices else "device time",
         "at_once": at_once,
         "rows": table,
         "total": {"name": "total"} | {key: sum(row[key] for row in table) for key in SUMS},
         "runs": runs,
         "chain_seconds": chain,
-        "wall_seconds": max(busy, chain),
+        "wall_seconds": max(packed(estimates, jobs, at_once), chain),
         "files": _files_read(project, runs),
         "average": average_remark([project.runs[row["run"]].config.training for row in runs]),
         "random_splits": _random_splits(project, runs),
@@ -74,15 +80,53 @@ def document(project: Project, jobs: Collection[Job], at_once: int, asked: Colle
     if so_far := _spent(estimates):
         result["spent"] = so_far
     if machine.slices:
-        result["pod_hours"] = result["wall_seconds"] / 3600
+        hours, busy = result["wall_seconds"] / 3600, result["total"]["usd"]
+        result |= {"pod_hours": hours, "pod_usd": estimates.pod_usd, "pod": _pod_words(settings, machine)}
         result["price"] = _price_words(settings.pricing, machine)
-    hours = [settings.budget_hours] if settings.budget_hours else []
+        for row in (*table, result["total"]) if busy else ():
+            row["usd"] *= hours * estimates.pod_usd / busy
+    budgets = [settings.budget_hours] if settings.budget_hours else []
     if settings.grant_days:
-        hours.append(settings.grant_days * 24 * at_once * machine.devices)
-    if hours:
-        result["budget"] = affordable(_prices(project, estimates, jobs, asked), min(hours))
-        result["budget"]["phases"] = project.study.file.phases
+        budgets.append(settings.grant_days * 24 * at_once * machine.devices)
+    if budgets:
+        result["budget"] = affordable(_prices(project, estimates, jobs, asked), min(budgets))
+        result["budget"] |= {"phases": project.study.file.phases, "hours": result["hours"]}
     return result
+
+
+def packed(estimates: Estimates, jobs: Iterable[Job], at_once: int) -> float:
+    """Seconds until the last job ends, where `at_once` jobs of one host have room and each job takes the first hosts
+    that are free. Kinds of jobs follow one another, but evaluations wait for their own training only; jobs of a whole
+    slice come after those of one host, which they would wait for. Drawing needs no host."""
+    width = estimates.pod_hosts if estimates.pod_hosts > 1 else 1
+    slices = [[0.0] * min(width, at_once) for _ in range(max(1, at_once // width))]
+    kinds: dict[str, list[tuple[Job, float]]] = {}
+    for job in jobs:
+        kind = "train" if job.rule == "evaluate" else "drawing" if job.rule in DRAWING else job.rule
+        kinds.setdefault(kind, []).append((job, estimates.cost(job).seconds))
+    drawing = kinds.pop("drawing", [])
+    trained: dict[str, float] = {}
+    for kind in sorted(kinds, key=[*KINDS, "train"].index):
+        whole = {job for job, _ in kinds[kind] if estimates.hosts_of(job) > 1}
+        order = {("train", False): 0, ("train", True): 1, ("evaluate", False): 2}
+        for job, seconds in sorted(
+            kinds[kind], key=lambda item: order.get((item[0].rule, item[0] in whole), 0)
+        ):
+            ready = trained.get(job.name.split("/")[0], 0.0) if job.rule == "evaluate" else 0.0
+            if job in whole:
+                hosts = min(slices, key=max)
+                end = max(hosts) + seconds
+                hosts[:] = [end] * len(hosts)
+            else:
+                hosts = min(slices, key=min)
+                place = hosts.index(min(hosts))
+                end = hosts[place] = max(hosts[place], ready) + seconds
+            if job.rule == "train":
+                trained[job.name] = end
+        if kind != "train":  # what follows needs it
+            slices = [[max(map(max, slices))] * len(hosts) for hosts in slices]
+    shared = sum(seconds for _, seconds in drawing) / at_once
+    return max(map(max, slices)) + max(shared, max((seconds for _, seconds in drawing), default=0.0))
 
 
 def owners_of(project: Project, asked: Iterable[str]) -> dict[Job, str]:
@@ -115,6 +159,17 @@ def _random_splits(project: Project, runs: list[dict[str, Any]]) -> list[str]:
     )
 
 
+def _pod_words(settings: Settings, machine: Hardware) -> str:
+    """`2 slices v4-32`."""
+    if not settings.tpu_slice:
+        return machine.slices[-1]
+    return (
+        settings.tpu_slice
+        if settings.tpu_slices == 1
+        else f"{settings.tpu_slices} slices {settings.tpu_slice}"
+    )
+
+
 def _price_words(pricing: str, machine: Hardware) -> str:
     if pricing == "grant":
         return "free under the grant"
@@ -140,14 +195,35 @@ def _speed(project: Project, estimates: Estimates) -> str:
 
 
 def _spent(estimates: Estimates) -> dict[str, Any]:
-    """Jobs so far, and what their devices cost: on a pod what each job held, lost launches included; elsewhere the time
-    of finished runs."""
+    """Jobs so far and what they cost: on a pod the time for which it existed for them, with its idle half hours;
+    elsewhere the time of finished runs."""
+    machine = estimates.hardware
     used = [run.setup * run.devices + run.speed.seconds for run in estimates.finished]
+    jobs, hours, usd = len(used), sum(used) / 3600, sum(used) / 3600 * machine.usd_per_device_hour
+    if machine.slices:
+        spans = sorted(_spans())
+        jobs, hours = len(spans), _together(spans) / 3600 * machine.hosts * machine.devices
+        usd = hours * machine.usd_per_device_hour
+    return {"jobs": jobs, "device_hours": hours, "usd": usd} if jobs else {}
+
+
+def _spans() -> Iterator[tuple[float, float]]:
+    """Start and end of each job on a pod, seconds since 1970."""
     with suppress(OSError), open(JOBS, newline="", encoding="utf-8") as file:
-        used = [float(row["chip_seconds"]) for row in csv.DictReader(file) if row.get("chip_seconds")]
-    hours = sum(used) / 3600
-    price = hours * estimates.hardware.usd_per_device_hour
-    return {"jobs": len(used), "device_hours": hours, "usd": price} if used else {}
+        for row in csv.DictReader(file):
+            with suppress(KeyError, TypeError, ValueError):
+                if 0 < float(row["started"]) <= float(row["ended"]):
+                    yield float(row["started"]), float(row["ended"])
+
+
+def _together(spans: list[tuple[float, float]]) -> float:
+    """Seconds for which a pod existed that these jobs, in order of their starts, ran on."""
+    seconds, until = 0.0, float("-inf")
+    for start, end in spans:
+        if end + IDLE_SECONDS > until:
+            seconds += end + IDLE_SECONDS - max(start, until)
+            until = end + IDLE_SECONDS
+    return seconds
 
 
 def _prices(
@@ -188,7 +264,7 @@ def text(document: dict[str, Any]) -> str:
         f"{count(total['runs'], 'run')} to train",
         "",
         f"{'':<24}{'jobs':>6}{'runs':>6}{'FLOPs':>13}{'training':>10}{'evaluation':>12}{'all jobs':>10}"
-        f"{'device time':>12}{'USD':>11}",
+        f"{document['hours']:>12}{'USD':>11}",
     ]
     lines += [
         *map(_row_line, document["rows"]),
@@ -198,10 +274,17 @@ def text(document: dict[str, Any]) -> str:
         f"chain of jobs takes {seconds_text(document['chain_seconds'])}",
     ]
     if "pod_hours" in document:  # a pod costs as long as it exists
-        lines.append(f"{device_text(document['pod_hours'])} of the pod; {document['price']}")
+        usd, hours = document["pod_usd"], document["pod_hours"]
+        times = f" at ${usd:,.2f} an hour = ${usd * hours:,.2f}" if usd else ""
+        lines.append(
+            f"{device_text(hours)} of the pod ({document['pod']}), busy or not{times}; {document['price']}"
+        )
+        if "hint" in document:
+            lines.append(document["hint"])
     if so_far := document.get("spent"):
         used = _priced(so_far["device_hours"], device, so_far["usd"])
-        lines.append(f"Spent so far: {used} by {count(so_far['jobs'], 'job')}")
+        least = "at least " if "pod_hours" in document else ""
+        lines.append(f"Spent so far: {least}{used} by {count(so_far['jobs'], 'job')}")
     lines += [f"Reads {file} (SHA-256 {found[:12]}...)" for file, found in document["files"].items()]
     lines += [
         f"Tasks of {file} and the files with it are split at random: no name says training or evaluation"
@@ -211,12 +294,8 @@ def text(document: dict[str, Any]) -> str:
     lines += filter(None, [document["average"]])
     if total["runs"]:
         lines.append(f"Checkpoints: {bytes_text(document['checkpoint_bytes'])}")
-    if "pod_hours" in document and total["runs"]:
-        compiled = sum(run["compiled"] for run in document["runs"])
-        advice = "" if compiled == total["runs"] else " (`python -m trm tpu-check` compiles them)"
-        lines.append(
-            f"Step time: compiled estimate for {compiled} of {total['runs']} runs, FLOPs for the others{advice}"
-        )
+    if targets := document.get("targets"):
+        lines.append(f"Snakemake's total includes {count(targets, 'target')}: names for groups of jobs")
     if "budget" in document:
         lines += ["", *_budget_lines(document["budget"], device)]
     return "\n".join(lines)
@@ -243,7 +322,7 @@ def _budget_lines(budget: dict[str, Any], device: str) -> list[str]:
     order = f"by phase ({', '.join(budget['phases'])})" if budget["phases"] else "in the study's order"
     lines = [
         f"What {device_text(budget['device_hours'])} of {device} time buys, {order}; a shared run is paid once",
-        f"{'':>4}{'experiment':<24}{'device time':>12}{'left':>10}",
+        f"{'':>4}{'experiment':<24}{budget['hours']:>12}{'left':>10}",
     ]
     place = 0
     for row in budget["rows"]:
@@ -270,6 +349,9 @@ def at_once(snakemake: Any, project: Project) -> int:
     """Jobs of one worker or host that the profile and the command line let run at the same time. `snakemake`: its
     `workflow` object."""
     cores, jobs = (snakemake.global_resources[name].value for name in ("_cores", "_nodes"))
+    machine = read_hardware(project.settings.hardware, project.study.scale.hardware)
+    if machine.slices and "tpu_hosts" not in snakemake.global_resources:  # without a profile for it
+        return machine.hosts
     settings, limits = project.settings, [jobs] if jobs else []
     if snakemake.local_exec and not (jobs and cores == 1):  # a dry run with `jobs` alone has one core
         limits.append(cores // project.study.scale.threads)
@@ -277,6 +359,17 @@ def at_once(snakemake: Any, project: Project) -> int:
         if resource in snakemake.global_resources and each:
             limits.append(snakemake.global_resources[resource].value // each)
     return max(1, min(limits, default=1))
+
+
+def in_order(jobs: dict[Any, Job], owners: dict[Job, str]) -> dict[Any, Job]:
+    """Jobs by rule, experiment and name: Snakemake's order differs between calls."""
+    rules, names = [*NOUNS], [*dict.fromkeys(owners.values()), ""]
+
+    def place(item: tuple[Any, Job]) -> tuple[int, int, str]:
+        job = item[1]
+        return rules.index(job.rule), names.index(owners.get(job, "")), job.name
+
+    return dict(sorted(jobs.items(), key=place))
 
 
 def announce(project: Project, snakemake: Any, failed: bool) -> None:
@@ -295,11 +388,16 @@ def announce(project: Project, snakemake: Any, failed: bool) -> None:
     tables = [job.wildcards.table for job in dag.jobs if job.rule.name == "table"]
     shown = {project.catalogue.tables[table] for table in tables} or set(project.selection.experiments)
     asked = [name for name in project.study.experiments if name in shown]
+    owners = owners_of(project, asked)
+    found = in_order(found, owners)
     planned = document(project, found.values(), at_once(snakemake, project), asked)
+    if "tpu_hosts" not in snakemake.global_resources:
+        planned["hint"] = "Without --profile profiles/tpu these jobs would run on this machine"
+    planned["targets"] = sum(job_of(job) is None for job in dag.needrun_jobs(exclude_finished=False))
     if project.files.unread:
         print(
             f"\nPlanned as if the bucket were empty. A real run needs it: {project.files.unread}",
             file=sys.stderr,
         )
-    reasons = reason_lines(project, dag, found, owners_of(project, asked))
+    reasons = reason_lines(project, dag, found, owners)
     print(f"\n{text(planned)}\n", *reasons, sep="\n", file=sys.stderr)

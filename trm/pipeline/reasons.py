@@ -25,13 +25,13 @@ def reason_lines(project: Project, dag: Any, jobs: dict[Any, Job], owners: dict[
 
     Args:
         dag: Snakemake's graph.
-        jobs: its jobs that would run, with their names here.
+        jobs: its jobs that would run, with their names here, in the order of NOUNS and of the lines.
         owners: the experiment that a run or an evaluation is counted at.
     """
     words = Words(project, set(jobs.values()), owners)
     groups: dict[str, Counter[str]] = defaultdict(Counter)
     names: dict[str, dict[str, None]] = defaultdict(dict)
-    for job, known in sorted(jobs.items(), key=lambda item: list(NOUNS).index(item[1].rule)):
+    for job, known in jobs.items():
         follows = any(other in jobs for other in dag.dependencies[job])
         why, experiment = words.why(known, dag.reason(job), follows)
         groups[why][NOUNS[known.rule]] += 1

@@ -13,6 +13,7 @@ from trm.storage.base import is_remote
 from trm.study.merge import nearest
 from trm.study.reading import error_sentence, parse_yaml
 from trm.study.schema import Count
+from trm.study.slices import Slice, parse_slice
 
 EVENTS = "TRM_EVENTS"
 """Environment variable with the path of the file through which Snakemake's process tells the console what happens."""
@@ -55,14 +56,17 @@ class Settings(BaseModel):
     """Profile of the check that every host passes before the first job; empty: none."""
     pod: str = ""
     """Name of the TPU pod."""
+    tpu_slice: str = ""
+    """TPU slice of the pod, such as v4-64, from which hosts, chips and price follow; empty: that of
+    config/hardware.yaml."""
+    tpu_slices: Count = 1
+    """Slices of the pod, all alike."""
     pod_hosts: Count | None = None
-    """Hosts of the pod; default: those of config/hardware.yaml."""
+    """Hosts of one slice, where an emulated one has others than its name says."""
     whole_pod: str = ""
     """Pattern of the names of runs that take all hosts."""
     backend: Literal["", "cpu", "cuda", "xla"] = ""
     """Backend that every job must use; empty: the best of the machine's."""
-    chips_per_host: Count | None = None
-    """TPU chips that a job uses on each of its hosts, neither more nor fewer."""
     gpus: Annotated[int, Field(ge=0)] = 0
     """GPUs of a training or evaluation job, for each of its workers."""
     workers: Count = 1
@@ -80,6 +84,15 @@ class Settings(BaseModel):
     """Image in which jobs run with `--sdm apptainer`, built from the Dockerfile (docs/cluster.md)."""
     xla_python: str = ""
     """Interpreter with torch_xla, for experiments that compare backends on this machine."""
+
+    @property
+    def slice(self) -> Slice | None:
+        return parse_slice(self.tpu_slice) if self.tpu_slice else None
+
+    @field_validator("tpu_slice")
+    @classmethod
+    def _known_slice(cls, value: str) -> str:
+        return parse_slice(value).name if value else ""
 
     @field_validator("set", mode="before")
     @classmethod

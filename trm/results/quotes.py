@@ -68,7 +68,9 @@ def quoted(text: str, results: Path, found: Mapping[str, Sequence[Row]] | None =
     queries = dict(DEFINITION.findall(text))
     used = {key for _, key in LINK.findall(text)}
     if lost := sorted(used ^ set(queries)):
-        raise UserError(f"quote [={lost[0]}] is {'not defined' if lost[0] in used else 'defined, but not used'}")
+        raise UserError(
+            f"quote [={lost[0]}] is {'not defined' if lost[0] in used else 'defined, but not used'}"
+        )
     text = COMMENT.sub(lambda quote: f"<!--= {quote[1]} -->{value(quote[1])}<!--.-->", text)
     return LINK.sub(lambda quote: f"[{value(queries[quote[2]])}][={quote[2]}]", text)
 

@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from trm.errors import UserError
 from trm.study import flops
 from trm.study.activations import WORKING_APPLICATIONS, Block
 from trm.study.dataset_identity import shape
 from trm.study.schema import Count, EvaluationConfig, NonNegative, Positive, RunConfig, Section
+from trm.study.slices import parse_slice
 from trm.study.stages import recursion_stages
 from trm.study.tasks import Sizes, spec_of
 
@@ -32,10 +33,12 @@ class Hardware(Section):
     start: NonNegative = 5.0
     """Overhead in seconds of any other job: data, evaluation (`fixed`, if that is less), table, fit, figure, report."""
     slices: tuple[str, ...] = ()
-    """TPU slices of one host and of the whole machine. Step times that `tpu-check` has compiled for them replace those
-    computed from FLOPs."""
-    flops_per_second: Positive
-    """Achieved FLOP/s of one device; the plan prefers what set-up and finished runs of this machine measured."""
+    """TPU slices of one host and of the whole machine."""
+    utilisation: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of a TPU's peak that training reaches: gives `flops_per_second`."""
+    flops_per_second: Positive = 1.0
+    """Achieved FLOP/s of one device; the plan prefers what set-up and finished runs of this machine measured. An entry
+    has this or `utilisation`."""
     memory_gib: Positive
     """Memory of one device, GiB."""
     host_memory: bool = False
@@ -44,6 +47,16 @@ class Hardware(Section):
     """On-demand list price, for the plan's total only."""
     usd_spot: NonNegative | None = None
     """Spot price; it changes, so give your region's. null: unknown."""
+
+    @model_validator(mode="after")
+    def _speed(self) -> "Hardware":
+        given = "flops_per_second" in self.model_fields_set
+        if given == (self.utilisation is not None) or (self.utilisation and not self.slices):
+            raise ValueError("give flops_per_second, or utilisation and slices")
+        if self.utilisation:
+            peak = parse_slice(self.slices[0]).generation.peak_flops
+            object.__setattr__(self, "flops_per_second", self.utilisation * peak)
+        return self
 
 
 @dataclass(frozen=True)
@@ -62,8 +75,6 @@ class Estimate:
     micro_batches: int
     """Parts of a step's batch: the run's, or as many as a GPU's memory needs; 0: it does not fit in any."""
     usd: float
-    compiled: bool = False
-    """Whether the step time is the TPU compiler's estimate instead of being computed from FLOPs."""
 
 
 def read_hardware(path: str | Path, name: str) -> Hardware:
@@ -85,16 +96,11 @@ def read_hardware(path: str | Path, name: str) -> Hardware:
         raise UserError(f"{path}: {name}: {error_sentence(error, Hardware)}") from error
 
 
-def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None = None) -> Estimate:
-    """Expected cost of a run on one job's devices: its FLOPs over their speed. `step_seconds`: compiled time of a step
-    at full recursion; cheaper stages of a curriculum take less in proportion to their FLOPs. None: computed from FLOPs.
-    """
+def estimate(config: RunConfig, hardware: Hardware) -> Estimate:
+    """Expected cost of a run on one job's devices: its FLOPs over their speed."""
     model, training, data = config.model, config.training, shape(config.data)
     total = flops.train_flops(model, training, data.seq_len, data.vocab_size)
-    speed = hardware.devices * hardware.flops_per_second
-    if step_seconds is not None:
-        speed = training.batch_size * flops.step_flops(model, data.seq_len, data.vocab_size) / step_seconds
-    seconds = hardware.fixed + total / speed
+    seconds = hardware.fixed + total / (hardware.devices * hardware.flops_per_second)
     hours = seconds * hardware.devices / 3600
     parameters = flops.parameters(model, data.seq_len, data.vocab_size)
     kernels = bool(hardware.slices) and training.precision in ("auto", "bfloat16")
@@ -115,7 +121,6 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
         memory_bytes=memory_bytes(config, sizes, -(-rows // (parts or rows)), kernels=kernels),
         micro_batches=parts or 0,
         usd=hours * hardware.usd_per_device_hour,
-        compiled=step_seconds is not None,
     )
 
 

@@ -63,6 +63,26 @@ class Slice(NamedTuple):
     def hosts(self) -> int:
         return 1 if self.chips <= self.generation.one_host else self.chips // CHIPS_PER_HOST
 
+    @property
+    def chips_per_host(self) -> int:
+        return self.chips // self.hosts
+
+
+class Pod(NamedTuple):
+    """Equal slices that one study uses. A job gets one host, or all hosts of one slice."""
+
+    slice: Slice
+    slices: int
+
+    @property
+    def hosts(self) -> int:
+        """Of all slices: as many jobs of one host run at once."""
+        return self.slice.hosts * self.slices
+
+    @property
+    def chips(self) -> int:
+        return self.slice.chips * self.slices
+
 
 def hbm_gib(generation: Generation = V4) -> float:
     """Memory of a chip that a program may use, in GiB, or $TRM_XLA_HBM_GIB. Raises UserError."""
