@@ -335,7 +335,9 @@ class Cluster:
 
     def show(self, job: str) -> dict[str, str]:
         """The properties of a job, from scontrol."""
-        words = self.run("scontrol", "-o", "show", "job", job).split()
+        words = (
+            self.run("scontrol", "-o", "show", "job", job).replace("gres/gpu:", "gres:gpu:").split()
+        )  # 24.11, 22.05
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def report(self) -> str:
