@@ -252,6 +252,17 @@ def submitted(number="7"):
     return SimpleNamespace(job=Job(), external_jobid=number, aux=aux)
 
 
+def test_nothing_starts_without_slurm(executor, script):
+    script(
+        "squeue",
+        "echo 'squeue: error: DNS SRV lookup failed' >&2; echo 'squeue: fatal: No source' >&2; exit 1",
+    )
+    with pytest.raises(
+        ApiError, match="^Slurm does not answer: squeue: fatal: No source: load its commands first"
+    ):
+        Executor(executor.workflow, None)
+
+
 def test_arrays_are_refused(executor, monkeypatch):
     monkeypatch.setattr(commands, "ask", lambda *_: (True, ""))
     executor.workflow.executor_settings.array_jobs = "train"

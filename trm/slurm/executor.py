@@ -73,7 +73,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             commands.forget_job()
         answers, text = commands.ask("squeue", "--me", "--noheader")
         if not answers:  # ApiError: printed without a place in the code
-            raise ApiError(f"Slurm does not answer: {text}: load its commands first (module load slurm)")
+            last = text.rpartition("\n")[2]
+            raise ApiError(f"Slurm does not answer: {last}: load its commands first (module load slurm)")
         if workflow.executor_settings.array_jobs:
             raise ApiError(
                 "--slurm-array-jobs: the plugin loses jobs of arrays (docs/upstream): use --groups"
