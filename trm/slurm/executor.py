@@ -311,7 +311,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if self._ends() or not ended or state in ("COMPLETED", "CANCELLED", *RETURNING):
             return ""
         again, name = AGAIN / info.external_jobid, name_of(info.job)
-        if (modified(again) or 0.0) > info.aux["since"] - CLOCK_SKEW:
+        if again.exists() and again.stat().st_mtime > info.aux["since"] - CLOCK_SKEW:
             again.unlink()
             return "stopped before its time limit and may not be requeued"
         if name not in self._denied and (found := DENIED.search(_end(Path(info.aux["slurm_logfile"])))):
