@@ -69,7 +69,7 @@ def records(cluster: str, numbers: Iterable[str]) -> list[Row]:
     columns = ("-X", "--noheader", "--parsable2", "--format=JobID,State,Reason,WorkDir,JobName")
     answers, text = ask("sacct", *columns, "--jobs", ",".join(numbers), *_on(cluster))
     # a job that nobody cancelled was lost: slurmctld came back without its state
-    rows = (row for row in _rows(text if answers else "") if row.state != "CANCELLED")
+    rows = (row for row in _rows(text if answers else "") if row.state not in ("", "CANCELLED"))
     return [row._replace(state=row.state.split()[0]) for row in rows]
 
 

@@ -18,10 +18,10 @@ def name_of(job: Any) -> str:
 
 def clusters_of(job: Any) -> tuple[str, ...]:
     """Clusters to which sbatch may give a job; empty text: the default one."""
-    asked = next((job.resources.get(name) for name in ("cluster", "clusters", "slurm_cluster")
-                  if job.resources.get(name)), "")  # fmt: skip
-    asked = asked or os.environ.get("SBATCH_CLUSTERS") or os.environ.get("SLURM_CLUSTERS") or ""
-    return tuple(name.strip() for name in str(asked).split(","))
+    asked = (job.resources.get(name) for name in ("cluster", "clusters", "slurm_cluster"))
+    theirs = (os.environ.get(name) for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"))
+    found = next(filter(None, (*asked, *theirs)), "")
+    return tuple(name.strip() for name in str(found).split(","))
 
 
 def spread(job: Any) -> str:
