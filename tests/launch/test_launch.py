@@ -59,12 +59,13 @@ def test_locks_of_another_machine_stay_until_they_are_removed(fresh):
 @pytest.mark.parametrize(
     ("answer", "own", "stay"),
     [
-        ("echo '|TIMEOUT'", "99", False),
-        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", "99", False),
-        ("echo '|RUNNING'", "99", True),
-        ("echo '|COMPLETING'", "99", True),
-        ("exit 1", "99", True),
-        ("echo '|RUNNING'", "12", False),  # which Slurm has started again on another node
+        ("echo '|TIMEOUT'", "99@beta", False),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", "99@beta", False),
+        ("echo '|RUNNING'", "99@beta", True),
+        ("echo '|COMPLETING'", "99@beta", True),
+        ("exit 1", "99@beta", True),
+        ("echo '|RUNNING'", "12@beta", True),
+        ("echo '|RUNNING'", "12@alpha", False),  # which Slurm has started again on another node
     ],
 )
 def test_locks_of_a_controller_that_was_a_slurm_job_stay_until_the_job_has_ended(
@@ -73,7 +74,9 @@ def test_locks_of_a_controller_that_was_a_slurm_job_stay_until_the_job_has_ended
     squeue, path = tmp_path / "squeue", tmp_path / ".snakemake/trm-run.lock"
     squeue.write_text(f"#!/bin/sh\n[ $6$7 = --jobs=12--clusters=alpha ] || exit 1\n{answer}\n")
     squeue.chmod(0o755)
-    for name, value in (("PATH", f"{tmp_path}:{os.environ['PATH']}"), ("SLURM_JOB_ID", own)):
+    number, _, cluster = own.partition("@")
+    here = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": number, "SLURM_CLUSTER_NAME": cluster}
+    for name, value in (here | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}).items():
         monkeypatch.setenv(name, value)
     (tmp_path / "scontrol").write_text("#!/bin/sh\necho 'ClusterName             = beta'\n")
     (tmp_path / "scontrol").chmod(0o755)
@@ -86,10 +89,8 @@ def test_locks_of_a_controller_that_was_a_slurm_job_stay_until_the_job_has_ended
         ):
             wait_and_join()
     else:
-        monkeypatch.setenv("SLURMD_NODENAME", "n1")
-        monkeypatch.setenv("SLURM_CLUSTER_NAME", "beta")
         wait_and_join().close()
-        assert path.read_text().split()[2:] == [own, "beta"]
+        assert path.read_text().split()[2:] == [number, cluster]
     assert (tmp_path / ".snakemake/locks").exists() is stay
 
 

@@ -118,6 +118,10 @@ class Cluster:
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
         self.user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+        program = shutil.which("slurmctld", path=f"{os.environ['PATH']}:{SBIN}") or ""
+        self.version = subprocess.run(
+            [program, "-V"], capture_output=True, text=True, check=True
+        ).stdout.split()[-1]
         self._names = {"folder": folder, "host": self._host, "user": self.user}
         self._port, self._database_port = free_ports(2)
         self.configuration = self._configuration("test", [*NODES][:2])
@@ -140,7 +144,8 @@ class Cluster:
         own = {"cluster": cluster, "state": state, "controller_port": port, "records_port": self._port}
         text = CONFIGURATION.format(**self._names, **own, nodes="\n".join(lines), names=",".join(nodes))
         (state / "slurm.conf").write_text(text)
-        (state / "cgroup.conf").write_text("CgroupPlugin=disabled\n")  # slurmd 24.11 would look for them
+        if not self.version.startswith("22."):  # a later slurmd looks for cgroups
+            (state / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         files = ",".join(f"/dev/{device}" for device in DEVICES)
         gpus = [f"NodeName={node} Name=gpu Type={NODES[node]} File={files}\n" for node in nodes]
         (state / "gres.conf").write_text("".join(gpus))
@@ -330,7 +335,9 @@ class Cluster:
 
     def show(self, job: str) -> dict[str, str]:
         """The properties of a job, from scontrol."""
-        words = self.run("scontrol", "-o", "show", "job", job).split()
+        words = (
+            self.run("scontrol", "-o", "show", "job", job).replace("gres/gpu:", "gres:gpu:").split()
+        )  # 24.11, 22.05
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def report(self) -> str:

@@ -82,11 +82,11 @@ def test_a_slurm_that_hangs_loses_no_job_and_runs_none_twice(new_study):
 
 
 def test_accounting_knows_jobs_that_have_left_the_queue(new_study):
-    """An array of two, of which the limit lets in one at a time, and an outage."""
+    """Of two jobs the limit lets in one at a time; and an outage."""
     study = new_study(steps=800, seeds=2)
     cluster = study.cluster
     with cluster.limited("MaxSubmitJobs=1"), cluster.configured("MinJobAge=2"):
-        process = study.start("--until", "train", "--retries", "0", "--slurm-array-jobs", "train")
+        process = study.start("--until", "train", "--retries", "0")
         study.wait(lambda: "step 20/" in study.log(), "training")
         assert "Slurm takes no more jobs for now" in study.output
         outage(study)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import snakemake_executor_plugin_slurm_jobstep as jobstep
+from snakemake_interface_common.exceptions import ApiError
 
 from tests.shell import ROOT, python, run
 from trm.cli import main
@@ -57,10 +58,10 @@ def test_a_controller_in_a_job_forgets_that_job_only(executor, monkeypatch):
         monkeypatch.setenv(name, "theirs")
     monkeypatch.setattr(commands, "ask", lambda *_: (True, ""))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    Executor(None, None)
+    Executor(executor.workflow, None)
     assert os.environ["SLURM_CPUS_PER_TASK"] == "theirs"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    Executor(None, None)
+    Executor(executor.workflow, None)
     assert sorted(name for name in os.environ if name.startswith("SLURM_")) == [
         *("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_MPI_TYPE"),
     ]
@@ -197,17 +198,17 @@ class Submitting(Executor):
     """An executor whose jobs' ends are kept; `states` are Slurm's."""
 
     def __init__(self, folder):
-        Executor.__init__(self, None, None)
         settings = {
             **{"init_seconds_before_status_checks": 0, "keep_successful_logs": True, "requeue": True},
-            **{"qos": None, "reservation": None, "pass_command_as_script": False},
+            **dict.fromkeys(("qos", "reservation", "pass_command_as_script", "array_jobs")),
         }
         self.workflow = SimpleNamespace(
             executor_settings=SimpleNamespace(**settings),
             workdir_init=str(folder),
             scheduler=SimpleNamespace(_user_kill=None),
         )
-        self.study, self.slurm_logdir, self.max_array_size, self.array_jobs = "small", folder, 100, {"train"}
+        Executor.__init__(self, self.workflow, None)
+        self.study, self.slurm_logdir = "small", folder
         self._job_submission_executor = SimpleNamespace(submit=lambda function, job: function(job))
         self.lock, self.wait, self.next_seconds_between_status_checks = threading.Lock(), True, 1e9
         say = lambda text, **rest: print(text)  # noqa: E731
@@ -251,40 +252,22 @@ def submitted(number="7"):
     return SimpleNamespace(job=Job(), external_jobid=number, aux=aux)
 
 
-def test_arrays_take_the_jobs_that_snakemake_gives(executor, monkeypatch):
-    """More are ready, but `--jobs` lets in only these: the plugin would wait for the others."""
-    monkeypatch.setattr(
-        Submitting, "_submit_job", lambda self, job: self.submitted.update({job.jobid: "alone"})
+def test_nothing_starts_without_slurm(executor, script):
+    script(
+        "squeue",
+        "echo 'squeue: error: DNS SRV lookup failed' >&2; echo 'squeue: fatal: No source' >&2; exit 1",
     )
-    monkeypatch.setattr(
-        Submitting, "_submit_array_jobs", lambda self, jobs: self.submitted.update(array=len(jobs))
-    )
-    executor.workflow.dag = SimpleNamespace(ready_jobs=[Job(str(number)) for number in range(5)])
-    executor.run_jobs([Job("a"), Job("b")])
-    executor.run_jobs([Job("c")])
-    assert executor.submitted == {"array": 2, "c": "alone"}
+    with pytest.raises(
+        ApiError, match="^Slurm does not answer: squeue: fatal: No source: load its commands first"
+    ):
+        Executor(executor.workflow, None)
 
 
-def test_an_array_that_is_refused_leaves_the_others_alone(executor, answers):
-    answers("squeue", "")
-    answers("sbatch", "12")
-    answers("scontrol", "MaxArraySize = 1001")
-    submit = executor._submit
-    executor._submit = lambda tasks: "nothing" if tasks[0].resources["nodes"] == 2 else submit(tasks)
-    executor.run_array_jobs([Job("a", nodes=1), Job("b", nodes=1), Job("c", nodes=2)])
-    assert executor.submitted == {"a": "12_1", "b": "12_2"}
-    assert executor.failed == [("c", "Slurm refuses the job: nothing. ")]
-
-
-@pytest.mark.parametrize(
-    ("largest", "numbers"), [(1001, {"a": "12_1", "b": "12_2"}), (1, {"a": "12", "b": "12"})]
-)
-def test_where_arrays_are_switched_off_jobs_are_submitted_one_by_one(executor, answers, largest, numbers):
-    answers("squeue", "")
-    answers("sbatch", "12")
-    answers("scontrol", f"MaxArraySize            = {largest}")
-    executor.run_array_jobs([Job("a"), Job("b")])
-    assert executor.submitted == numbers
+def test_arrays_are_refused(executor, monkeypatch):
+    monkeypatch.setattr(commands, "ask", lambda *_: (True, ""))
+    executor.workflow.executor_settings.array_jobs = "train"
+    with pytest.raises(ApiError, match="--slurm-array-jobs: .* use --groups"):
+        Executor(executor.workflow, None)
 
 
 def test_the_plugin_starts_though_arrays_are_switched_off(executor, answers):
@@ -299,8 +282,7 @@ def test_an_error_in_a_submissions_thread_ends_the_workflow(executor, answers):
     errors = []
     executor.workflow.scheduler.executor_error_callback = errors.append
     executor.run_job(Job(slurm_extra="--output=mine"))
-    executor.run_array_jobs([Job(slurm_extra="--output=mine")])
-    assert ["not allowed in the 'slurm_extra'" in str(error) for error in errors] == [True, True]
+    assert ["not allowed in the 'slurm_extra'" in str(error) for error in errors] == [True]
 
 
 @pytest.mark.parametrize(
@@ -368,22 +350,8 @@ def test_jobs_of_hidden_partitions_and_other_clusters_are_found(executor, script
 def test_a_job_is_watched_on_the_cluster_that_took_it(executor, script):
     script("squeue", 'echo "$*" | grep -q clusters=beta && echo 7')
     script("sbatch", "echo Welcome to 2026; echo '7;beta'")
-    executor._submit([Job()])
+    executor._submit(Job())
     assert [*executor._live] == [SlurmJob("beta", "7", "small.train.a")]
-
-
-def test_the_tasks_of_an_array_are_known_though_no_answer_came(executor, script, tmp_path):
-    """Another thread may read the queue before sbatch returns, too."""
-    script(
-        "sbatch",
-        f"""echo "#!/bin/sh\necho '12_2|PENDING|None|{tmp_path}|$3'" >{tmp_path}/squeue
-chmod +x {tmp_path}/squeue
-echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2
-exit 1""",
-    )
-    assert "Socket timed out" in executor._submit([Job("a"), Job("b")])
-    ((outputs, job),) = executor._find_earlier([""]).items()
-    assert (outputs, job.number) == ("train.b", "12_2")
 
 
 def test_a_job_whose_submission_slurm_took_late_is_not_submitted_again(executor, script, tmp_path):
@@ -461,6 +429,21 @@ def test_records_are_asked_about_jobs_that_have_left_the_queue(executor, answers
     assert "--jobs 7\n" in (tmp_path / "calls").read_text()
 
 
+@pytest.mark.parametrize(
+    ("state", "line", "more"),
+    [
+        ("FAILED", "srun: error: Invalid MPI type", ": srun: error: Invalid MPI type"),
+        ("FAILED", "srun: error: n0: task 0: Exited with exit code 1", ""),
+        ("OUT_OF_MEMORY", "srun: error: n0: task 0: Out Of Memory", ": give it more memory (mem_mb)"),
+    ],
+)
+def test_a_failure_names_what_srun_says(executor, state, line, more):
+    Path("log").write_text(f"{line}\n")
+    executor.states = {"7": state}
+    executor.look(submitted())
+    assert executor.failed == [("a", f"Slurm job 7 ended as {state}{more}. ")]
+
+
 def test_a_reason_that_does_not_pass_by_itself_is_told_once(executor, answers, tmp_path, capsys):
     answers(
         "squeue",
@@ -497,6 +480,14 @@ def test_a_job_to_which_slurm_gave_no_step_is_submitted_again_once(executor, ans
         "(Unable to create step for job 7: Invalid generic resource (gres)): it is" in capsys.readouterr().out
     )
     executor.look(info)
+    ((_, sentence),) = executor.failed
+    assert "ended as FAILED: srun: error: Unable to create step" in sentence
+
+
+def test_a_job_of_an_earlier_controller_that_failed_has_failed(executor):
+    executor.states, info = {"7": "FAILED"}, submitted()
+    info.aux["since"] = 0.0  # unknown
+    assert executor.look(info) == []
     assert executor.failed == [("a", "Slurm job 7 ended as FAILED. ")]
 
 
@@ -522,12 +513,12 @@ def test_all_jobs_are_cancelled_also_while_they_are_looked_at(executor, answers,
     ]
     script("squeue", f"echo '{chr(10).join(rows)}'")
     answers("scancel", "")
-    executor._watch(Job(), SlurmJob("", "7", "small.a"))
-    executor._watch(Job(), SlurmJob("", "9", "small.c"))
+    executor._watch(Job(), SlurmJob("", "7", "small.a"), 0.0)
+    executor._watch(Job(), SlurmJob("", "9", "small.c"), 0.0)
     executor.active_jobs, executor.shutdown = [], lambda: None
     executor.cancel()
     assert (tmp_path / "calls").read_text() == "scancel 7\n"
-    executor._watch(Job(), SlurmJob("", "8", "small.b"))  # sbatch returned only now
+    executor._watch(Job(), SlurmJob("", "8", "small.b"), 0.0)  # sbatch returned only now
     assert (tmp_path / "calls").read_text() == "scancel 7\nscancel 8\n"
     asyncio.run(executor.sleep())  # ends at once
 
@@ -547,15 +538,6 @@ def test_pauses_between_looks_grow_by_a_share(executor, first, pauses):
     executor.states = {"7": "RUNNING"}
     executor.look(info)
     assert executor.next_seconds_between_status_checks == first
-
-
-def test_an_array_asks_for_the_memory_of_its_jobs(executor, script, tmp_path):
-    """The plugin adds some for its long command, even if told not to; this one travels as a script."""
-    script("sbatch", f"echo $* > {tmp_path}/calls\necho 12")
-    script("squeue", "")
-    script("scontrol", "")
-    executor.run_array_jobs([Job("a", mem_mb=4000), Job("b", mem_mb=5000)])
-    assert " --mem 5000 " in (tmp_path / "calls").read_text()
 
 
 def test_the_patches_for_the_plugin_mend_its_faults(tmp_path):

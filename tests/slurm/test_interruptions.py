@@ -93,11 +93,9 @@ def test_a_job_goes_back_while_a_signal_is_on_its_way_to_it(cluster, monkeypatch
         cluster.end_jobs()
 
 
-def test_array_tasks_at_their_limit_go_back_each(new_study):
-    study = new_study(steps=2, seeds=2, stop_after_minutes=1e-6)  # each process makes at least one step
-    study.run("--until", "train", "--retries", "0", "--slurm-array-jobs", "train")
-    assert [(run["steps"], run["resumes"]) for run in study.trained()] == [(2, 1), (2, 1)]
-    assert sorted(run["config"]["seed"] for run in study.trained()) == [0, 1]
-    assert len({study.cluster.show(job)["ArrayJobId"] for job in study.jobs()}) == 1
-    for log in study.logs():  # one log holds all attempts
-        assert log.count("its next start resumes the run") == log.count("resumed from") == 1
+def test_a_run_at_its_limit_goes_back_in_the_same_job(new_study):
+    study = new_study(steps=2, stop_after_minutes=1e-6)  # each process makes at least one step
+    study.run("--until", "train", "--retries", "0")
+    assert [(run["steps"], run["resumes"]) for run in study.trained()] == [(2, 1)]
+    assert len(study.jobs()) == 1
+    assert study.log().count("its next start resumes the run") == study.log().count("resumed from") == 1

@@ -94,7 +94,8 @@ def _foreign(handle: TextIO) -> str:
         return ""
     process, host, number, cluster = [*owner, "", ""][:4]
     # a job that Slurm has started again on another node is this one
-    if number and (number == job_id() or has_ended(cluster, number)):
+    again = (number, cluster) == (job_id(), os.environ.get("SLURM_CLUSTER_NAME", ""))
+    if number and (again or has_ended(cluster, number)):
         return ""
     job = f" (Slurm job {number})" if number else ""
     return (

@@ -13,9 +13,7 @@ AWAY = re.compile(
     re.I,
 )
 """Messages of Slurm's commands while slurmctld is unavailable."""
-FULL = re.compile(r"(Max|Grp)SubmitJob")
-"""Reasons of sbatch while the user has as many jobs as a limit allows."""
-PASSING = re.compile(rf"{FULL.pattern}|Required partition not available|I/O error writing script", re.I)
+PASSING = re.compile(r"(Max|Grp)SubmitJob|Required partition not available|I/O error writing script", re.I)
 """Refusals of sbatch that end by themselves: a limit, a partition in maintenance, a full disk of slurmctld."""
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_MPI_TYPE")
 """Variables by which a site or user tells Slurm's commands where Slurm is, who asks, and how srun starts programs."""
@@ -33,7 +31,6 @@ class SlurmJob(NamedTuple):
     cluster: str
     """Empty: the one that commands ask by default."""
     number: str
-    """An array's task is `ARRAY_TASK`."""
     name: str
 
 
@@ -50,11 +47,9 @@ class Row(NamedTuple):
 def ask(*words: str) -> tuple[bool, str]:
     """Whether a command succeeded, and what it prints or why it failed."""
     # without the user's own options of squeue and sacct (SQUEUE_PARTITION), which would hide jobs
-    environment = {
-        key: value for key, value in os.environ.items() if not key.startswith(("SQUEUE_", "SACCT_"))
-    }
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SACCT_"))}
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=own)
     except (OSError, subprocess.TimeoutExpired) as error:
         return False, str(error)
     if done.returncode:
@@ -64,7 +59,7 @@ def ask(*words: str) -> tuple[bool, str]:
 
 def queue(cluster: str) -> list[Row] | None:
     """This user's jobs on a cluster that its slurmctld still knows, also in hidden partitions; None: no answer."""
-    columns = ("--array", "--states=all", "--noheader", "--format=%i|%T|%r|%Z|%j")
+    columns = ("--states=all", "--noheader", "--format=%i|%T|%r|%Z|%j")
     answers, text = ask("squeue", "--all", "--me", *columns, *_on(cluster))
     return _rows(text) if answers else None
 
@@ -74,7 +69,7 @@ def records(cluster: str, numbers: Iterable[str]) -> list[Row]:
     columns = ("-X", "--noheader", "--parsable2", "--format=JobID,State,Reason,WorkDir,JobName")
     answers, text = ask("sacct", *columns, "--jobs", ",".join(numbers), *_on(cluster))
     # a job that nobody cancelled was lost: slurmctld came back without its state
-    rows = (row for row in _rows(text if answers else "") if row.state != "CANCELLED")
+    rows = (row for row in _rows(text if answers else "") if row.state not in ("", "CANCELLED"))
     return [row._replace(state=row.state.split()[0]) for row in rows]
 
 

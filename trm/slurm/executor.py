@@ -6,30 +6,26 @@ take over.
 """
 
 import asyncio
-import json
 import os
 import re
 import shlex
 import subprocess
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import snakemake_executor_plugin_slurm as plugin
-from snakemake_executor_plugin_slurm.utils import get_max_array_size
 from snakemake_interface_common.exceptions import ApiError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from trm.io import write_text
 from trm.pipeline.project import Project
 from trm.slurm import commands
-from trm.slurm.commands import AWAY, ENDED, FULL, PASSING, Row, SlurmJob, said
-from trm.slurm.jobs import alike, clusters_of, digest, give_up, made, modified, name_of, set_resource, spread
+from trm.slurm.commands import AWAY, ENDED, PASSING, Row, SlurmJob, said
+from trm.slurm.jobs import CLOCK_SKEW, clusters_of, give_up, made, modified, name_of, spread
 from trm.slurm.requeue import AGAIN
 
 RETURNING = ("NODE_FAIL", "PREEMPTED")
@@ -39,9 +35,9 @@ ORDINARY = ("None", "Priority", "Resources", "BeginTime", "Dependency", "Cleanin
 DENIED = re.compile(r"^srun: error: (Unable to (?:create step|confirm allocation) for job .*)", re.M)
 """What srun writes into a job's log when slurmctld gives it no step: it does not answer, or was started seconds ago and
 has given the job no GPU of a node that had not registered yet (22.05)."""
-ARRAYS = Path(".snakemake/slurm_arrays")
-"""One script for each job array; its first line lists the outputs of each task. The array's name ends with the name
-of the file."""
+SRUN = re.compile(r"^srun: error: (?!.*\btasks? )(.*)", re.M)
+"""srun's own errors, other than the program's exit code."""
+MORE = {"TIMEOUT": ": give it more time (max_runtime)", "OUT_OF_MEMORY": ": give it more memory (mem_mb)"}
 LONGER, LONGEST = 1.25, 120.0
 """The pause between polls grows by this factor up to this many seconds, until a job starts or ends: the end of a job
 may go unnoticed for that long."""
@@ -77,14 +73,15 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             commands.forget_job()
         answers, text = commands.ask("squeue", "--me", "--noheader")
         if not answers:  # ApiError: printed without a place in the code
+            last = text.rpartition("\n")[2]
+            raise ApiError(f"Slurm does not answer: {last}: load its commands first (module load slurm)")
+        if workflow.executor_settings.array_jobs:
             raise ApiError(
-                f"Slurm does not answer: {text}: start Snakemake where squeue works (module load slurm)"
+                "--slurm-array-jobs: the plugin loses jobs of arrays (docs/upstream): use --groups"
             )
-        # The plugin keeps the jobs of an array back until all that are ready come, which `--jobs` may prevent for ever.
-        plugin.pending_jobs_for_rule = lambda dag, rule_name: 0
         plugin.get_max_array_size = lambda: (
             1000
-        )  # it starts nowhere without arrays, though none are asked for
+        )  # it refuses to start where Slurm has none, with or without arrays
         super().__init__(workflow, logger)
         self._fallback_partition = ""  # sbatch knows its default; the plugin would ask
 
@@ -92,69 +89,34 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
     def run_job(self, job: Any) -> None:
         """Submit a job, or take over that of an earlier controller. Waits while Slurm takes no jobs."""
-        with self._watched():
-            if job.is_group() and self.max_minutes:
-                set_resource(job, "runtime", min(job.resources["runtime"], self.max_minutes))
-            self._run([job])
-
-    def run_array_jobs(self, jobs: list[Any]) -> None:
-        """The same for arrays."""
-        with self._watched():
-            largest = max(1, min(self.max_array_size, get_max_array_size()))
-            for tasks in alike(jobs):
-                for first in range(0, len(tasks), largest):
-                    self._run(tasks[first : first + largest])
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """End the workflow on an error in a submission thread, where it would go unnoticed."""
         try:
-            yield
-        except Exception as error:
+            if job.is_group() and self.max_minutes:
+                job._resources["runtime"] = min(job.resources["runtime"], self.max_minutes)
+            while not self._adopt(job) and (problem := self._submit(job)):
+                if AWAY.search(problem) or PASSING.search(problem):
+                    self._wait_for_slurm(problem)
+                else:
+                    return self._refuse(job, f"Slurm refuses the job: {said(problem)}. ")
+        except Exception as error:  # it would go unnoticed in this thread
             self.workflow.scheduler.executor_error_callback(error)
 
-    def _run(self, jobs: list[Any]) -> None:
-        """Submit a job, or several as an array; one that exceeds the limit on jobs is halved."""
-        while jobs := [job for job in jobs if not self._adopt(job)]:
-            if not (problem := self._submit(jobs)):
-                return
-            if FULL.search(problem) and len(jobs) > 1:
-                half = len(jobs) // 2
-                self._run(jobs[:half])
-                jobs = jobs[half:]
-            elif AWAY.search(problem) or PASSING.search(problem):
-                self._wait_for_slurm(problem)
-            else:
-                for job in jobs:
-                    give_up(job)
-                    self._fail(job, f"Slurm refuses the job: {said(problem)}. ")
-                return
-
-    def _submit(self, jobs: list[Any]) -> str:
-        """Submit one job, or an array; returns a problem or an empty text."""
-        job, settings = jobs[0], self.workflow.executor_settings
+    def _submit(self, job: Any) -> str:
+        """Submit a job; returns a problem or an empty text."""
+        settings, name = self.workflow.executor_settings, f"{self.study}.{name_of(job)}"
+        log = self._logfile(job, "%j")
         plugin.validate_slurm_extra(job)
-        if len(jobs) == 1:
-            name, command, array = name_of(job), self.format_job_exec(job), ""
-        else:
-            name, command = self._make_array(jobs)
-            array = f" --array=1-{len(jobs)}"
-        log = self._logfile(job, "%A_%a" if array else "%j")
         log.parent.mkdir(parents=True, exist_ok=True)
+        parameters = {"run_uuid": name, "slurm_logfile": log, "workdir": self.workflow.workdir_init}
+        # sbatch knows the default account; the plugin would ask about accounts and guess
         account = job.resources.get("slurm_account")
-        parameters = {
-            **{
-                "run_uuid": f"{self.study}.{name}",
-                "slurm_logfile": log,
-                "workdir": self.workflow.workdir_init,
-            },
-            "comment_str": log.relative_to(self.slurm_logdir).parts[0],  # rule or group
-            # sbatch knows the defaults; the plugin would ask about accounts and guess
-            "account": f"-A {shlex.quote(str(account))}" if account else "",
+        parameters["account"] = f"-A {shlex.quote(str(account))}" if account else ""
+        parameters |= {
+            "comment_str": log.parts[len(self.slurm_logdir.parts)],
             "partition": self.get_partition_arg(job),
         }
         call = plugin.get_submit_command(job, parameters, settings=settings, failed_nodes=self._failed_nodes)
-        call += plugin.set_gres_string(job) + spread(job) + array
+        call += plugin.set_gres_string(job) + spread(job)
+        command = self.format_job_exec(job)
         script = f"#!/bin/sh\n{command}\n" if settings.pass_command_as_script else None
         call += "" if script else f" --wrap={shlex.quote(command)}"
         done = subprocess.run(call, shell=True, capture_output=True, text=True, input=script, check=False)
@@ -162,39 +124,26 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if done.returncode or not found:
             return done.stderr or f"sbatch printed no number of a job: {done.stdout}"
         number, cluster = found[-1]
-        for task, job in enumerate(jobs, 1):
-            self._watch(
-                job, SlurmJob(cluster, f"{number}_{task}" if array else number, f"{self.study}.{name}")
-            )
+        self._watch(job, SlurmJob(cluster, number, name), time.time())
         return ""
 
-    def _make_array(self, jobs: list[Any]) -> tuple[str, str]:
-        """Write the command of each task; returns name and command of the array. In the plugin's own arrays all tasks
-        check the outputs of the first."""
-        names = [name_of(job) for job in jobs]
-        tasks = "".join(f"{task}) {self.format_job_exec(job)};;\n" for task, job in enumerate(jobs, 1))
-        ARRAYS.mkdir(parents=True, exist_ok=True)
-        path = (ARRAYS / f"{digest(names)}.sh").resolve()
-        write_text(path, f"# {json.dumps(names)}\ncase $SLURM_ARRAY_TASK_ID in\n{tasks}esac\n")
-        return f"{jobs[0].name}.{path.stem}", f"sh {shlex.quote(str(path))}"
+    def _refuse(self, job: Any, sentence: str) -> None:
+        give_up(job)
+        self._report_job_error_threadsafe(SubmittedJobInfo(job), sentence)
 
     def _logfile(self, job: Any, number: str) -> Path:
         kind = f"group_{job.name}" if job.is_group() else f"rule_{job.name}"
-        wildcards = "" if "_" in number else plugin.get_job_wildcards(job)
-        return Path(self.slurm_logdir) / kind / wildcards / f"{number}.log"
+        return Path(self.slurm_logdir, kind, plugin.get_job_wildcards(job), f"{number}.log")
 
-    def _watch(self, job: Any, slurm: SlurmJob, since: float | None = None) -> None:
-        """Watch the Slurm job, submitted at `since` (default: now), as `job`."""
-        since, log = time.time() if since is None else since, self._logfile(job, slurm.number)
+    def _watch(self, job: Any, slurm: SlurmJob, since: float) -> None:
+        """Watch the Slurm job, submitted at `since`, as `job`."""
+        log = self._logfile(job, slurm.number)
         aux = {"slurm": slurm, "slurm_logfile": log, "since": since}
         info = self._live[slurm] = SubmittedJobInfo(job, external_jobid=slurm.number, aux=aux)
         self.logger.info(f"Job {job.jobid} is Slurm job {slurm.number} (log: {log}).")
         if self._closing.is_set():  # `cancel` may have looked before
             self.cancel_jobs([info])
         self._report_job_submission_threadsafe(info)
-
-    def _fail(self, job: Any, sentence: str) -> None:
-        self._report_job_error_threadsafe(SubmittedJobInfo(job), sentence)
 
     def _wait_for_slurm(self, problem: str) -> None:
         self._once(f"Slurm takes no more jobs for now ({said(problem)}): waiting")
@@ -228,11 +177,9 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         jobs = sorted(info.aux["slurm"] for info in active_jobs)
         for cluster, group in groupby(jobs, lambda job: job.cluster):
             known = self._queue(cluster)
-            numbers = [
-                job.number for job in group if known and job in known and known[job].state not in ENDED
-            ]
-            problem = commands.cancel_all(cluster, numbers) if numbers else ""
-            if problem := "Slurm does not answer" if known is None else problem:
+            live = [job.number for job in group if known and job in known and known[job].state not in ENDED]
+            problem = "Slurm does not answer" if known is None else ""
+            if problem := problem or (commands.cancel_all(cluster, live) if live else ""):
                 self.logger.error(f"{problem}: jobs may go on; `squeue --me` lists them")
 
     def shutdown(self) -> None:
@@ -264,12 +211,11 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                     self._earlier[",".join(clusters)] = known
                     if found := known.pop(name, None):
                         self.logger.info(f"Slurm has job {job.jobid} already: not submitted again.")
-                        self._watch(job, found, since=0.0)
+                        self._watch(job, found, 0.0)
                     return bool(found)
             self._once("Slurm does not answer: jobs wait to be submitted")
             self._pause()
-        give_up(job)
-        self._fail(job, "not submitted: the workflow ends. ")
+        self._refuse(job, "not submitted: the workflow ends. ")
         return True
 
     def _find_earlier(self, clusters: Iterable[str]) -> dict[str, SlurmJob] | None:
@@ -278,19 +224,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         for cluster in clusters:
             if (known := self._queue(cluster)) is None:
                 return None
-            for job in [job for job, row in known.items() if row.state not in ENDED]:
-                outputs = job.name.removeprefix(f"{self.study}.")
-                if task := job.number.partition("_")[2]:
-                    path = ARRAYS / f"{outputs.rpartition('.')[2]}.sh"
-                    lines = path.read_text().splitlines() if path.exists() else [f"# {[''] * int(task)}"]
-                    outputs = json.loads(lines[0][2:])[int(task) - 1]
-                if outputs:
-                    found[outputs] = job
-                else:
-                    self.logger.warning(
-                        f"Slurm job {job.number} is of an unknown run of this study: cancelled"
-                    )
-                    commands.cancel_all(cluster, [job.number])
+            live = [job for job, row in known.items() if row.state not in ENDED]
+            found |= {job.name.removeprefix(f"{self.study}."): job for job in live}
         return found
 
     def _own(self, cluster: str, rows: Iterable[Row]) -> dict[SlurmJob, Row]:
@@ -376,7 +311,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if self._ends() or not ended or state in ("COMPLETED", "CANCELLED", *RETURNING):
             return ""
         again, name = AGAIN / info.external_jobid, name_of(info.job)
-        if (modified(again) or 0.0) > info.aux["since"] - 60:
+        if again.exists() and again.stat().st_mtime > info.aux["since"] - CLOCK_SKEW:
             again.unlink()
             return "stopped before its time limit and may not be requeued"
         if name not in self._denied and (found := DENIED.search(_end(Path(info.aux["slurm_logfile"])))):
@@ -398,7 +333,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 return None
             return f"Slurm job {job.number} ended as {state or seen} and was not put back into the queue"
         if state in ENDED:
-            more = ": give it more time (max_runtime)" if state == "TIMEOUT" else ""
+            cause = SRUN.search(_end(Path(info.aux["slurm_logfile"])))
+            more = MORE.get(state, f": {cause[0]}" if cause else "")
             return f"Slurm job {job.number} ended as {state}{more}"
         if state or self._is_away(job.cluster):
             return None

@@ -6,8 +6,6 @@ from hashlib import sha256
 from typing import Any
 
 CLOCK_SKEW = 60.0
-UNLIKE = ("runtime", "mem_mb", "mem_mib", "disk_mb", "disk_mib")
-"""Resources in which the tasks of an array may differ."""
 
 
 def name_of(job: Any) -> str:
@@ -20,10 +18,10 @@ def name_of(job: Any) -> str:
 
 def clusters_of(job: Any) -> tuple[str, ...]:
     """Clusters to which sbatch may give a job; empty text: the default one."""
-    asked = next((job.resources.get(name) for name in ("cluster", "clusters", "slurm_cluster")
-                  if job.resources.get(name)), "")  # fmt: skip
-    asked = asked or os.environ.get("SBATCH_CLUSTERS") or os.environ.get("SLURM_CLUSTERS") or ""
-    return tuple(name.strip() for name in str(asked).split(","))
+    asked = (job.resources.get(name) for name in ("cluster", "clusters", "slurm_cluster"))
+    theirs = (os.environ.get(name) for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"))
+    found = next(filter(None, (*asked, *theirs)), "")
+    return tuple(name.strip() for name in str(found).split(","))
 
 
 def spread(job: Any) -> str:
@@ -39,27 +37,6 @@ def spread(job: Any) -> str:
 def give_up(job: Any) -> None:
     """Have Snakemake not try a job again."""
     job.attempt = job.restart_times + 1
-
-
-def set_resource(job: Any, resource: str, value: int) -> None:
-    if job.is_group():
-        job._resources[resource] = value
-    else:
-        setattr(job.resources, resource, value)
-
-
-def alike(jobs: list[Any]) -> list[list[Any]]:
-    """Jobs by what they ask for. All get the most time and memory that one of them asks for."""
-    found: dict[tuple[Any, ...], list[Any]] = {}
-    for job in jobs:
-        asked = {name: str(value) for name, value in job.resources.items() if name not in UNLIKE}
-        found.setdefault((job.threads, *sorted(asked.items())), []).append(job)
-    for group in found.values():
-        for name in ("runtime", "mem_mb"):
-            if values := [job.resources.get(name) for job in group if job.resources.get(name)]:
-                for job in group:
-                    set_resource(job, name, max(values))
-    return list(found.values())
 
 
 def made(info: Any) -> bool:
