@@ -16,7 +16,7 @@ def call(monkeypatch, *arguments):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # from within torch.compile
 def test_both_tables(tmp_path, monkeypatch):
-    assert call(monkeypatch, "--json", tmp_path / "gpu.json") == 0
+    assert call(monkeypatch, "--seconds", 3600, "--json", tmp_path / "gpu.json") == 0
     document = json.loads((tmp_path / "gpu.json").read_text())
     rows = {row["case"]: row for row in document["rows"]}
     assert list(rows) == [f"{what}-{mixer}" for what, mixer in gpu.CASES]
@@ -32,7 +32,7 @@ def test_both_tables(tmp_path, monkeypatch):
 
 def test_a_row_that_does_not_run_leaves_the_others_alone(monkeypatch, capsys):
     monkeypatch.setattr(gpu, "CASES", [("train", "nothing"), ("evaluate", "mlp")])
-    assert call(monkeypatch) == 1
+    assert call(monkeypatch, "--seconds", 3600) == 1
     out = capsys.readouterr().out
     assert "train-nothing: 1 validation error" in out
     assert out.splitlines()[-1].startswith("evaluate-mlp")
