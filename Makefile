@@ -138,7 +138,9 @@ rehearsal: $(VENV)/.ready
 	$(BIN)/python -m tests.rehearsal
 
 bench: $(VENV)/.ready
-	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.step --threads 1 --rounds 3 --cases 6x6-d32 6x6-d64 9x9-d64
+	$(BIN)/python -m benchmarks.pipeline
+	$(BIN)/python -m benchmarks.accuracy --cases 6x6
 
 # after a change of envs/cpu/requirements.in; needs uv
 lock:

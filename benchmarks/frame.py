@@ -12,31 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from trm.provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 TRM = [sys.executable, "-m", "trm"]
-
-
-class Ratio(NamedTuple):
-    """One comparison in the table of `make bench`. Above 1: ours is better by that factor."""
-
-    group: str
-    name: str
-    ratio: float
-    low: float
-    high: float
-    """Quartiles over paired rounds, or extremes."""
-    target: float | None
-    against: str
-
-    @classmethod
-    def of_limit(cls, name: str, limit: float, taken: Mapping[str, float]) -> Ratio:
-        """A limit in seconds over the `spread` of the seconds taken."""
-        shares = (limit / taken[key] for key in ("median", "most", "least"))
-        return cls("seconds allowed / taken", name, *shares, 1.0, f"{limit:g} s")
 
 
 def spread(times: Sequence[float]) -> dict[str, float]:
@@ -133,13 +114,10 @@ def parser(description: str | None, rounds: int | None = None) -> argparse.Argum
     return made
 
 
-def finish(
-    rows: Sequence[Mapping[str, Any]], path: Path | None, ratios: Sequence[Ratio] = (), **more: Any
-) -> None:
+def finish(rows: Sequence[Mapping[str, Any]], path: Path | None, **more: Any) -> None:
     """Print the rows, and write them with machine and provenance to `path`."""
     print(table(rows))
     if path:
         machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
         document = {"machine": machine, "load": os.getloadavg(), "provenance": provenance(), **more}
-        document |= {"rows": rows, "ratios": [ratio._asdict() for ratio in ratios]}
-        path.write_text(json.dumps(document, indent=1) + "\n")
+        path.write_text(json.dumps(document | {"rows": rows}, indent=1) + "\n")

@@ -1,36 +1,39 @@
-"""One command for a GPU, in about ten minutes: how fast we train and evaluate there, as one table.
+"""One command for a GPU, in four minutes with a cold cache: what decides its speed, and how fast we train and evaluate.
 
     python -m benchmarks.gpu [--json FILE]     # FILE is what to send
     python -m benchmarks.gpu --tiny            # the same script on a CPU, in seconds
 
-The recipe is the paper's (bfloat16, 768 rows) on random inputs. Each row takes turns with a baseline: `compiled` and
-`eager` are benchmarks/baseline.py, plain PyTorch written as the paper's equations, with and without torch.compile;
-`uncaptured` is our own step without CUDA graphs. `of_ceiling` is relative to the matrix product rate measured in the
-same process. A fast path earns its lines at 1.25 times the simpler one. What does not run says so, and the other rows
-go on.
+The recipe is the paper's (bfloat16, 768 rows) on random inputs. First the products whose layout decides the MLP mixer,
+and attention by PyTorch's backends: `x` is relative to the line before which the part begins. Then whole steps, in
+turns with `compiled` and `eager`, the paper's equations in plain PyTorch (tests/model/equations.py) with and without
+torch.compile, and with `uncaptured`, our own step without CUDA graphs. `of_roofline`: the time that the step would take
+if each product ran at the rate of a large one and each other kernel at the rate of a copy, both measured in the same
+process, over the time it takes. What does not run is named with its error, and the rest goes on.
 """
 
 from __future__ import annotations
 
 import os
 import time
-import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import step
-from benchmarks.frame import cell, finish, in_turns, parser
+from benchmarks.frame import best_seconds, finish, in_turns, parser, table
 from trm.backends.base import Backend
 from trm.backends.registry import open_backend
-from trm.study.flops import forward_flops, step_flops
+from trm.study.flops import inner_width, step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
 from trm.training.programs import GRAPH_VARIABLE
 
-KINDS = (("train", "compiled"), ("evaluate", "compiled"), ("train", "eager"), ("train", "uncaptured"))
-"""The most important first."""
-CASES = [(mixer, what, against) for what, against in KINDS for mixer in ("mlp", "attention")]
 CELLS, VOCAB = 81, 11
+CASES = [(what, mixer) for what in ("train", "evaluate") for mixer in ("mlp", "attention")]
+"""The most important first."""
+RIVALS = {"train": ("compiled", "eager", "uncaptured"), "evaluate": ("compiled", "eager")}
 
 
 def run_of(mixer: str, tiny: bool) -> RunConfig:
@@ -43,72 +46,179 @@ def run_of(mixer: str, tiny: bool) -> RunConfig:
     return RunConfig(model=ModelConfig(**fields), training=training)
 
 
-def training(run: RunConfig, against: str, backend: Backend, tiny: bool) -> tuple[dict[str, Any], int, float]:
-    """Our step and the other one, rows of each and FLOPs of a row."""
-    ours, _ = step.training_step(run, CELLS, VOCAB, backend)
-    if against == "uncaptured":
-        os.environ[GRAPH_VARIABLE] = "0"
-        theirs, _ = step.training_step(run, CELLS, VOCAB, backend)
-        del os.environ[GRAPH_VARIABLE]
+def kernels(model: ModelConfig, rows: int) -> list[tuple[float, float]]:
+    """FLOPs, and elements read and written, of each kernel of a block's forward pass on `rows` rows."""
+    D, L = model.d_model, CELLS + model.puzzle_tokens
+    inner, C, state = inner_width(model, L), inner_width(model, D), L * rows * D
+    tokens, channels = inner * rows * D, C * rows * L
+    norm, gate = (0.0, 3.0 * state), (0.0, 3.0 * channels)
+    if model.mixer == "mlp":
+        mixing = [
+            (4.0 * L * tokens, state + 2.0 * tokens),
+            (0.0, 3.0 * tokens),
+            (2.0 * L * tokens, tokens + state),
+        ]
     else:
-        theirs, _ = step.their_step(run, CELLS, VOCAB, backend, against, {"backend": "eager"} if tiny else {})
-    calls = {"ours": ours, against: theirs}
-    return calls, run.training.batch_size, step_flops(run.model, CELLS, VOCAB)
+        rope = [(0.0, 4.0 * state)] if model.position == "rope" else []
+        mixing = [
+            (6.0 * D * state, 4.0 * state),
+            *rope,
+            (4.0 * L * state, 4.0 * state),
+            (2.0 * D * state, 2.0 * state),
+        ]
+    return [
+        *mixing,
+        norm,
+        (4.0 * D * channels, state + 2.0 * channels),
+        gate,
+        (2.0 * D * channels, channels + state),
+        norm,
+    ]
 
 
-def evaluation(
-    run: RunConfig, against: str, backend: Backend, tiny: bool
-) -> tuple[dict[str, Any], int, float]:
-    """The same for a batch of puzzles through all supervision steps."""
-    rows, steps = (4, 2) if tiny else (1536, 16)
-    _, state = step.training_step(run, CELLS, VOCAB, backend)
-    _, net = step.their_step(run, CELLS, VOCAB, backend, against, {"backend": "eager"} if tiny else {})
-    ours, _ = step.our_evaluation(state, backend, steps, rows)
-    theirs = step.their_evaluation(net, backend, rows, CELLS, VOCAB, steps)
-    return {"ours": ours, against: theirs}, rows, steps * forward_flops(run.model, CELLS, VOCAB)
+def roofline_seconds(
+    model: ModelConfig, rows: int, steps: int, train: bool, rates: tuple[float, float]
+) -> float:
+    """Of `steps` supervision steps; backward takes twice a forward pass. `rates`: FLOP/s, elements/s."""
+    block = sum(max(flops / rates[0], moved / rates[1]) for flops, moved in kernels(model, rows))
+    uses = model.layers * (model.l_cycles + 1)
+    return steps * block * uses * (model.h_cycles + 2 * train)
 
 
-def measure(mixer: str, what: str, against: str, backend: Backend, tiny: bool) -> dict[str, Any]:
-    """A row of the table."""
+def copy_rate(tiny: bool, backend: Backend) -> float:
+    """Elements of two bytes that a copy reads and writes per second."""
+    source = torch.zeros(1 << (16 if tiny else 29), dtype=torch.bfloat16, device=backend.device)
+    return 2 * len(source) / best_seconds(source.clone, backend)
+
+
+def parts(tiny: bool, backend: Backend) -> Iterator[tuple[str, str, float, Callable[[], Any]]]:
+    """What decides: part, variant, FLOPs, call. Each part begins with what it is compared with."""
+    model, rows = run_of("mlp", tiny).model, 2 if tiny else 768
+    dtype = torch.float32 if tiny else torch.bfloat16
+    L, D, heads = CELLS + model.puzzle_tokens, model.d_model, model.heads
+    inner, N = inner_width(model, L), rows * D
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device=backend.device, dtype=dtype)
+
+    x, grad, by_inner = random(L, N), random(2 * inner, N), random(2 * inner, L)
+    aligned = by_inner.t().contiguous().t()
+    flops = 4.0 * inner * L * N
+    yield "gate and up", "rows of 97", flops, lambda: by_inner @ x
+    yield "gate and up", "rows of 2 I (ours)", flops, lambda: aligned @ x
+    yield "their gradient of x", "rows of 97", flops, lambda: by_inner.t() @ grad
+    yield "their gradient of x", "rows of 2 I (ours)", flops, lambda: aligned.t() @ grad
+    yield "their gradient of the weight", "rows of 97", flops, lambda: grad @ x.t()
+    yield "their gradient of the weight", "rows of 2 I (ours)", flops, lambda: x @ grad.t()
+    split = [t.view(len(t), 32, -1).transpose(0, 1) for t in (x, grad)]
+    yield (
+        "their gradient of the weight",
+        "in 32 parts",
+        flops,
+        lambda: torch.bmm(split[0], split[1].mT).sum(0),
+    )
+    qkv = random(L, rows, 3, heads, D // heads).permute(2, 1, 3, 0, 4)
+    for name in ("default", *(() if tiny else ("FLASH_ATTENTION", "CUDNN_ATTENTION"))):
+
+        def attend(name: str = name) -> None:
+            kinds = (
+                list(SDPBackend.__members__.values())[1:]
+                if name == "default"
+                else [getattr(SDPBackend, name)]
+            )
+            with sdpa_kernel(kinds):
+                F.scaled_dot_product_attention(*qkv)
+
+        yield "attention", name, 4.0 * L * L * N, attend
+
+
+def part_rows(tiny: bool, backend: Backend, problems: dict[str, str]) -> list[dict[str, Any]]:
+    """The first table."""
+    rows: list[dict[str, Any]] = []
+    for part, variant, flops, call in parts(tiny, backend):
+        try:
+            seconds = best_seconds(call, backend)
+        except RuntimeError as error:
+            problems[f"{part}, {variant}"] = str(error).splitlines()[0]
+            continue
+        first = next((row["ms"] for row in rows if row["part"] == part), 1e3 * seconds)
+        row = {"part": part, "variant": variant, "ms": 1e3 * seconds, "TFLOP/s": flops / seconds / 1e12}
+        rows.append(row | {"x": first / row["ms"]})
+    return rows
+
+
+def calls_of(
+    what: str, mixer: str, backend: Backend, tiny: bool
+) -> tuple[dict[str, Callable[[], Any]], int, int]:
+    """Ours and the rivals; rows and supervision steps of a call."""
+    run, options = run_of(mixer, tiny), {"backend": "eager"} if tiny else {}
+    ours, state = step.training_step(run, CELLS, VOCAB, backend)
+    theirs = {
+        name: step.their_step(run, CELLS, VOCAB, backend, name, options) for name in ("compiled", "eager")
+    }
+    if what == "evaluate":
+        rows, steps = (4, 2) if tiny else (1536, 4)
+        calls = {"ours": step.our_evaluation(state, backend, steps, rows)[0]}
+        for name, (_, net) in theirs.items():
+            calls[name] = step.their_evaluation(net, backend, rows, CELLS, VOCAB, steps)
+        return calls, rows, steps
+    os.environ[GRAPH_VARIABLE] = "0"
+    uncaptured, _ = step.training_step(run, CELLS, VOCAB, backend)
+    del os.environ[GRAPH_VARIABLE]
+    calls = {"ours": ours, **{name: call for name, (call, _) in theirs.items()}, "uncaptured": uncaptured}
+    return calls, run.training.batch_size, 1
+
+
+def measure(
+    what: str, mixer: str, backend: Backend, tiny: bool, rates: tuple[float, float]
+) -> dict[str, Any]:
+    """A row of the second table: ratios are the rivals' seconds over ours."""
     torch.compiler.reset()
-    run, rounds = run_of(mixer, tiny), 2 if tiny else 9
-    prepare = training if what == "train" else evaluation
-    calls, rows, flops = prepare(run, against, backend, tiny)
-    found = in_turns(calls, rounds, backend)
-    ours, other = found["ours"]["seconds"], found[against]
-    ceiling = step.matmul_ceiling(run.training.precision, backend)
-    rates = {"rows/s": rows / ours, "of_ceiling": rows * flops / ours / ceiling, "ceiling": ceiling}
-    return rates | {"ratio": other["ratio"], "ratio_quartiles": other["ratio_quartiles"]}
+    calls, rows, steps = calls_of(what, mixer, backend, tiny)
+    found = in_turns(calls, 2 if tiny else 5, backend)
+    ours, model = found["ours"]["seconds"], run_of(mixer, tiny).model
+    row = {"case": f"{what}-{mixer}", "rows/s": rows / ours, "TFLOP/s": None}
+    if what == "train":
+        row["TFLOP/s"] = rows * step_flops(model, CELLS, VOCAB) / ours / 1e12
+    row["of_roofline"] = roofline_seconds(model, rows, steps, what == "train", rates) / ours
+    for name in RIVALS["train"]:
+        other = found.get(name)
+        row[name] = other and other["ratio"]
+        row[f"{name} quartiles"] = other and other["ratio_quartiles"]
+    return row
 
 
 def main() -> int:
     options = parser(__doc__)
     options.add_argument("--tiny", action="store_true", help="tiny sizes, also on a CPU")
     options.add_argument(
-        "--minutes", type=float, default=10.0, help="begin no row later (default: %(default)s)"
+        "--seconds", type=float, default=200, help="begin no row later (default: %(default)s)"
     )
     args = options.parse_args()
     backend = open_backend("auto" if not args.tiny else "cpu")
-    deadline = time.monotonic() + 60 * args.minutes
-    rows: list[dict[str, Any]] = []
-    problems: dict[str, str] = {}
-    for mixer, what, against in CASES:
-        row: dict[str, Any] = {"case": f"{what}-{mixer}", "against": against}
-        name = cell(row)
-        if time.monotonic() > deadline:
+    began, problems, rows = time.monotonic(), {}, []
+    products = part_rows(args.tiny, backend, problems)
+    print(table(products), flush=True)
+    rates = (
+        step.matmul_ceiling(run_of("mlp", args.tiny).training.precision, backend),
+        copy_rate(args.tiny, backend),
+    )
+    for what, mixer in CASES:
+        name = f"{what}-{mixer}"
+        if time.monotonic() - began > args.seconds:
             problems[name] = "no time left"
             continue
         try:
-            rows.append(row | measure(mixer, what, against, backend, args.tiny))
-            print(cell(rows[-1]), flush=True)
+            rows.append(measure(what, mixer, backend, args.tiny, rates))
+            print(f"{name}, {time.monotonic() - began:.0f} s: {rows[-1]['rows/s']:.0f} rows/s", flush=True)
         except (
             Exception
         ) as error:  # the compiler's, the driver's, or out of memory: the other rows still count
             problems[name] = (str(error).splitlines() or [type(error).__name__])[0]
-            traceback.print_exc()
     for name, problem in problems.items():
         print(f"{name}: {problem}")
-    finish(rows, args.json, device=backend.device_name(), torch=torch.__version__, problems=problems)
+    more = {"ceiling": rates[0], "elements per second": rates[1], "products": products, "problems": problems}
+    finish(rows, args.json, device=backend.device_name(), torch=torch.__version__, **more)
     return sum(problem != "no time left" for problem in problems.values())
 
 

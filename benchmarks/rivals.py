@@ -67,8 +67,8 @@ class CompiledNetwork(PlainNetwork):
         return outputs
 
 
-def public(folder: Path, run: RunConfig, rows: tuple[Tensor, Tensor], vocab: int, compiled: bool) -> Step:
-    """A step of the published code, eager or compiled whole."""
+def public(folder: Path, run: RunConfig, rows: tuple[Tensor, Tensor], vocab: int) -> Step:
+    """A step of the published code, compiled whole."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     layers: Any = importlib.import_module("models.layers")
@@ -89,7 +89,7 @@ def public(folder: Path, run: RunConfig, rows: tuple[Tensor, Tensor], vocab: int
     }  # fmt: skip
     net = trm.TinyRecursiveReasoningModel_ACTV1(config)
     head = losses.ACTLossHead(net, "stablemax_cross_entropy").train()
-    call = torch.compile(head, dynamic=False) if compiled else head
+    call = torch.compile(head, dynamic=False)
     optimiser = ForeachAdamAtan2(list(head.parameters()), run)
     puzzle = net.inner.puzzle_emb
     batch_rows = {

@@ -10,8 +10,8 @@ Inductor's cache does not know ATEN_CPU_CAPABILITY: code for one instruction set
 Ours and the rivals take turns, so a busy machine slows all of them:
 
 - `compiled`: our own model, differentiated by autograd, compiled whole by torch.compile
-- `stack`: plain PyTorch (benchmarks/baseline.py) with its block stack compiled; `eager`: not compiled
-- `public`, `public-eager`: the published code, compiled whole or not; the path is given by --public
+- `stack`: the paper's equations in plain PyTorch (tests/model/equations.py) with their block stack compiled
+- `public`: the published code, compiled whole; the path is given by --public
 - `jax`: jitted whole, where JAX is installed (benchmarks/jax_step.py)
 
 A ratio is the median over rounds, its spread the quartiles. `processor_ratio` compares CPU seconds, which other
@@ -31,11 +31,9 @@ from typing import Any
 import torch
 
 from benchmarks import jax_step, rivals
-from benchmarks.baseline import EagerTrainer, EagerTRM
-from benchmarks.frame import Ratio, best_seconds, finish, in_turns, parser
+from benchmarks.frame import best_seconds, finish, in_turns, parser
+from tests.model.equations import EagerTrainer, EagerTRM
 from trm.backends.base import Backend
-from trm.backends.cpu import library
-from trm.backends.cpu.build import isa
 from trm.backends.registry import load_implementation, open_backend
 from trm.checks.speed import random_rows, training_step
 from trm.model.inference import InferenceNetwork, inference_batch
@@ -62,11 +60,7 @@ CASES: dict[str, tuple[dict[str, Any], int, int]] = {
     "paper-attention": ({"mixer": "attention", "position": "rope"}, 8, 81),
 }
 LAPTOP = [name for name in CASES if not name.startswith("paper")]
-BASELINES = ("compiled", "stack", "eager", "public", "public-eager", "jax")
-TARGETS = {name: 2.0 if name == "9x9-d128" else 2.5 for name in LAPTOP if "attention" not in name}
-"""Smallest ratios to the fastest rival's training step that the project accepts on a CPU with AMX, in bfloat16."""
-AVX2_TARGETS = {"6x6-d8": 2.0, "6x6-d32": 1.6, "6x6-d64": 1.3}
-"""The same in float32 with AVX2. At d 64 the fastest rival runs at 44 % of the rate of a large product; ours 64 %."""
+BASELINES = ("compiled", "stack", "public", "jax")
 
 
 def matmul_ceiling(precision: str, backend: Backend) -> float:
@@ -154,10 +148,10 @@ def rival_steps(
     for name in names:
         if name == "compiled":
             steps[name] = training_step(run, cells, vocab, backend, rivals.CompiledNetwork)[0]
-        elif name in ("eager", "stack"):
+        elif name == "stack":
             steps[name], nets[name] = their_step(run, cells, vocab, backend, name, {})
-        elif name.startswith("public") and checkout and run.model.mixer == "mlp":
-            steps[name] = rivals.public(checkout, run, rows, vocab, compiled=name == "public")
+        elif name == "public" and checkout and run.model.mixer == "mlp":
+            steps[name] = rivals.public(checkout, run, rows, vocab)
         elif name == "jax" and find_spec("jax") and run.model.layers == run.model.h_cycles == 1:
             steps[name] = jax_step.step(run, rows, vocab)
     return steps, nets
@@ -200,27 +194,6 @@ def measure(
     return results
 
 
-def target_of(case: str, precision: str) -> float | None:
-    """The smallest ratio that the project accepts; None: none is promised on this machine."""
-    if precision == "bfloat16":
-        return TARGETS.get(case) if library.AMX in library.bfloat16_products() else None
-    return AVX2_TARGETS.get(case) if isa() == "avx2" else None
-
-
-def ratios(rows: list[dict[str, Any]]) -> list[Ratio]:
-    """The table of `make bench`: for each case the fastest rival."""
-    found = []
-    for key in dict.fromkeys((row["what"], row["case"], row["precision"]) for row in rows):
-        its = [row for row in rows if (row["what"], row["case"], row["precision"]) == key]
-        fastest = min(its, key=lambda row: row["processor_ratio"])
-        what, case, precision = key
-        target = target_of(case, precision) if what == "train" else None
-        name = f"{case}, {fastest['batch']} rows"
-        quartiles, against = fastest["ratio_quartiles"], f"{fastest['against']}, the fastest of {len(its)}"
-        found.append(Ratio(f"{what}, {precision}", name, fastest["ratio"], *quartiles, target, against))
-    return found
-
-
 def main() -> None:
     options = parser(__doc__, rounds=7)
     options.add_argument("--cases", nargs="+", choices=CASES, default=LAPTOP)
@@ -240,7 +213,7 @@ def main() -> None:
             print(f"{case}, {precision}", file=sys.stderr, flush=True)
             results += measure(case, precision, args.rounds, backend, args.batch, args.baselines, args.public)
     device = {"device": backend.device_name(), "threads": torch.get_num_threads()}
-    finish(results, args.json, ratios(results), **device)
+    finish(results, args.json, **device)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from benchmarks import gpu
+from trm.study.flops import step_flops
 
 
 def call(monkeypatch, *arguments):
@@ -14,22 +15,37 @@ def call(monkeypatch, *arguments):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # from within torch.compile
-def test_every_row_of_the_table(tmp_path, monkeypatch, capsys):
-    assert call(monkeypatch, "--json", tmp_path / "gpu.json") == 0
-    rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
-    assert [(row["case"], row["against"]) for row in rows] == [(f"{w}-{m}", a) for m, w, a in gpu.CASES]
-    assert all(row["ratio"] > 0 and 0 < row["of_ceiling"] < 2 for row in rows)
-    assert capsys.readouterr().out.count("train-mlp") == 6
+def test_both_tables(tmp_path, monkeypatch):
+    assert call(monkeypatch, "--seconds", 3600, "--json", tmp_path / "gpu.json") == 0
+    document = json.loads((tmp_path / "gpu.json").read_text())
+    rows = {row["case"]: row for row in document["rows"]}
+    assert list(rows) == [f"{what}-{mixer}" for what, mixer in gpu.CASES]
+    for row in rows.values():
+        rivals = gpu.RIVALS[row["case"].split("-")[0]]
+        assert all((row[name] or 0) > 0 for name in rivals)
+        assert row["of_roofline"] > 0
+    products = document["products"]
+    assert len(products) == 8
+    assert {row["x"] for row in products if row["variant"] in ("rows of 97", "default")} == {1.0}
+    assert document["problems"] == {}
 
 
 def test_a_row_that_does_not_run_leaves_the_others_alone(monkeypatch, capsys):
-    monkeypatch.setattr(gpu, "CASES", [("nothing", "train", "eager"), ("mlp", "train", "uncaptured")])
-    assert call(monkeypatch) == 1
+    monkeypatch.setattr(gpu, "CASES", [("train", "nothing"), ("evaluate", "mlp")])
+    assert call(monkeypatch, "--seconds", 3600) == 1
     out = capsys.readouterr().out
-    assert "case train-nothing, against eager: 1 validation error" in out
-    assert out.splitlines()[-1].startswith("train-mlp")
+    assert "train-nothing: 1 validation error" in out
+    assert out.splitlines()[-1].startswith("evaluate-mlp")
 
 
-def test_a_spent_budget_is_said(monkeypatch, capsys):
-    assert call(monkeypatch, "--minutes", "0") == 0
+def test_a_spent_budget_is_reported(monkeypatch, capsys):
+    assert call(monkeypatch, "--seconds", "0") == 0
     assert capsys.readouterr().out.count("no time left") == len(gpu.CASES)
+
+
+@pytest.mark.parametrize("mixer", ["mlp", "attention"])
+def test_the_roofline_counts_the_model_s_flops(mixer):
+    """Without memory traffic, a step's roofline is its FLOPs; the heads and the embedding are left out."""
+    model = gpu.run_of(mixer, tiny=False).model
+    seconds = gpu.roofline_seconds(model, 768, 1, True, (1.0, float("inf")))
+    assert seconds == pytest.approx(768 * step_flops(model, gpu.CELLS, gpu.VOCAB), rel=0.01)

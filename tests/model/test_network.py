@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.baseline import EagerTRM
+from tests.model.equations import EagerTRM
 from trm.model import definition
 from trm.model.parameters import architecture, initial_states, initial_weights
 from trm.study.schema import ModelConfig

@@ -102,7 +102,7 @@ def steps(document: dict[str, Any], world: int, fault: str) -> None:
             for _ in range(2):
                 step(batch, Recursion.of(run.model))
         assert before == [(tensor.shape, tensor.dtype, tensor.device) for tensor in state.changed_tensors()]
-        assert all(tensor.device == DEVICE for tensor in [*state.changed_tensors(), state.reduce])
+        assert all(tensor.device == DEVICE for tensor in [*state.changed_tensors(), *state.reduced])
 
 
 def main() -> None:

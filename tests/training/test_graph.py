@@ -58,7 +58,7 @@ def doubled_update(gradients, update):
 def doubled_gradients(gradients, update):
     def twice():
         gradients()
-        reduce = update.__self__.state.reduce
+        (reduce,) = update.__self__.state.reduced
         reduce.add_(reduce.clone())
 
     return twice, update

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from benchmarks.baseline import EagerTrainer, EagerTRM
+from tests.model.equations import EagerTrainer, EagerTRM
 from tests.training.conftest import config, first_losses, history, train, trainer
 from tests.training.test_resume import metrics
 from trm.model.parameters import initial_states, initial_weights

@@ -87,6 +87,8 @@ class Backend(ABC):
     """Elements that the optimiser updates in one pass."""
     own_memory: bool = True
     """Whether the device has its own memory, into which batches are copied."""
+    views: bool = True
+    """Whether a part of a tensor can be written without a pass over all of it."""
     splits_batches: bool = True
     """Whether a batch that would not fit into memory is split into more micro-batches."""
     stop_every: int = 1

@@ -70,7 +70,7 @@ class GraphedStep(TrainStep):
 
     def _record(self, recursion: Recursion, batch: AnyBatch) -> str | None:
         """Take an eager step, capture, and compare a replay from the same state; returns a problem or None."""
-        tensors, reduce = self.state.changed_tensors(), self.state.reduce
+        tensors, (reduce,) = self.state.changed_tensors(), self.state.reduced
         before = [tensor.clone() for tensor in tensors]
         self.gradients(batch, recursion)
         own = reduce.clone()

@@ -57,7 +57,8 @@ class KernelStep(TrainStep):
 
     def gradients(self, batch: AnyBatch, recursion: Recursion) -> None:
         self._supervision.prepare(recursion.l_cycles)
-        self.state.reduce.zero_()
+        for tensor in self.state.reduced:
+            tensor.zero_()
         self._each_micro_batch(batch, recursion)
 
     def update(self) -> None:

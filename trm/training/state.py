@@ -18,8 +18,8 @@ from trm.training.optim import flat, loss_scale, puzzle
 class TrainState:
     """Weights, EMA, optimiser state, puzzle table, batch slots, step count and metric sums.
 
-    All tensors are updated in place. `reduce` is summed over the workers once per step: [gradients | puzzle gradients |
-    metrics of this step | squared norm of the local gradient | stop request].
+    All tensors are updated in place. `reduced` is summed over the workers once per step: gradients, puzzle gradients,
+    metrics of this step, squared norm of the local gradient, stop request; one tensor if the backend has views.
     """
 
     def __init__(self, config: RunConfig, puzzles: Sizes, precision: Precision, backend: Backend):
@@ -58,9 +58,15 @@ class TrainState:
         puzzle_rows = puzzles.num_ids if self.puzzle_dense else training.batch_size
         puzzle_size = 0 if self.puzzle_table is None else puzzle_rows * columns
         sizes = [size, puzzle_size, self.meter.size, 1, 1]
-        self.reduce = torch.zeros(sum(sizes), device=device)
-        self.grads, puzzle_grads, self.step_metrics, self.local_norm, self.stop = self.reduce.split(sizes)
+        if backend.views:
+            self.reduced = [torch.zeros(sum(sizes), device=device)]
+            parts = list(self.reduced[0].split(sizes))
+        else:
+            self.reduced = parts = [torch.zeros(number, device=device) for number in sizes]
+        self.grads, puzzle_grads, self.step_metrics, self.local_norm, self.stop = parts
         self.puzzle_grads = puzzle_grads.view(-1, columns)
+        self.beside_grads = parts[1:]
+        """All parts of `reduced` but the gradients."""
 
     def initialise(self, backend: Backend) -> None:
         """Initialise the weights from the run's seed."""

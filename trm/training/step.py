@@ -103,9 +103,10 @@ class TrainStep:
         self.update()
 
     def gradients(self, batch: AnyBatch, recursion: Recursion) -> None:
-        """First half: local gradients, metrics and the next carry. Apart from the reduce buffer, no state changes."""
+        """First half: local gradients, metrics and the next carry. Apart from what is reduced, no state changes."""
         self.network.prepare()
-        self.state.reduce[self.state.layout.size :].zero_()
+        for tensor in self.state.beside_grads:
+            tensor.zero_()
         self._each_micro_batch(batch, recursion)
 
     def _each_micro_batch(self, batch: AnyBatch, recursion: Recursion) -> None:
@@ -140,7 +141,8 @@ class TrainStep:
     def exchange(self) -> None:
         """All-reduce gradients and metrics; from here on the step must finish."""
         self.before_update()
-        self.backend.all_reduce(self.state.reduce)
+        for tensor in self.state.reduced:
+            self.backend.all_reduce(tensor)
 
     @torch.no_grad()
     def update(self) -> None:
@@ -202,7 +204,7 @@ class TrainStep:
         return Carry(z_H.detach(), z_L.detach(), steps, halted, rows)
 
     def _collect_puzzle(self, k: int, ids_B: Tensor, grads_BD: Tensor) -> None:
-        """Write the micro-batch's puzzle gradients into the reduce buffer."""
+        """Write the micro-batch's puzzle gradients into the tensor that is reduced."""
         state = self.state
         if state.puzzle_dense:
             puzzle.add_dense_gradient(state.puzzle_grads, ids_B, grads_BD)

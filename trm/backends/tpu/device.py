@@ -47,6 +47,7 @@ class XlaBackend(Backend):
 
     name = "xla"
     implementation = "xla"
+    views = False
     splits_batches = False  # the network recomputes activations instead (`XlaNetwork`)
     stop_every = 10
 

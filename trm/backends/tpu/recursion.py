@@ -313,10 +313,7 @@ class Recursion(torch.autograd.Function):
         mesh, rounds = ctx.mesh, ctx.rounds
         grad_x = mesh.to_global(rounds.backward(mesh.to_local(grad_H, True), ctx.saved))
         sums = rounds.gradients()
-        flat = torch.cat([tensor.reshape(-1) for tensor in sums])
-        total = mesh.to_global(flat[None]).sum(0)
-        parts = total.split([tensor.numel() for tensor in sums])
-        grads = [part.view(tensor.shape) for part, tensor in zip(parts, sums, strict=True)]
+        grads = [mesh.to_global(tensor[None]).sum(0) for tensor in sums]
         return None, None, None, None, None, None, None, grad_x, *grads
 
 

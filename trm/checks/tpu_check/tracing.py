@@ -120,7 +120,7 @@ class RecordedStep(ReplayedStep):
     def __call__(self, batch: AnyBatch, recursion: Recursion) -> None:
         torch_xla.sync()
         self.trace(batch, recursion)
-        tensors = [*self.state.changed_tensors(), self.state.reduce]
+        tensors = [*self.state.changed_tensors(), *self.state.reduced]
         pending = XLA._check_tensor_need_materialization(tensors)
         changed = [tensor for tensor, new in zip(tensors, pending, strict=True) if new]
         first, self.calls = not self.calls, self.calls + 1

@@ -1,8 +1,7 @@
-"""The baseline: TRM in plain eager PyTorch, written from the paper's equations without any care for speed.
+"""An independent implementation: TRM in plain eager PyTorch, from the paper's equations, without any care for speed.
 
 Batch-first, transposes around the token mixer, weights cast at each use, one optimiser call per tensor, loss in
-float64, unique() for the puzzle table. benchmarks/step.py and benchmarks/gpu.py compare with it, and tests use it as an
-independent implementation.
+float64, unique() for the puzzle table. Tests compare numbers with it, benchmarks/step.py and benchmarks/gpu.py speed.
 """
 
 from __future__ import annotations

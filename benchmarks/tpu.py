@@ -1,8 +1,8 @@
 """The training step compiled for TPU v4 slices without a TPU: time, memory, and where the time goes.
 
-    python -m benchmarks.tpu_variants                                    # everything: about an hour
-    python -m benchmarks.tpu_variants --rows 192 --slices v4-8           # a part of it
-    python -m benchmarks.tpu_variants --kernels 0 --rows 192 --parts     # XLA's own program, and its parts
+    python -m benchmarks.tpu                                    # everything: about an hour
+    python -m benchmarks.tpu --rows 192 --slices v4-8           # a part of it
+    python -m benchmarks.tpu --kernels 0 --rows 192 --parts     # XLA's own program, and its parts
 
 The paper's model (d 512, T 3, n 6, 97 tokens) in bfloat16. results/tpu-check caches the numbers of each program, so a
 second call prints at once. All numbers are estimates, as docs/tpu.md explains.
