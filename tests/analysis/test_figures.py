@@ -83,6 +83,19 @@ def test_many_small_panels_stay_beside_one_another_on_a_narrow_screen() -> None:
     assert not any(one.overlaps(two) for i, one in enumerate(boxes) for two in boxes[:i])
 
 
+def test_dollar_signs_of_a_study_are_text(tables: dict[str, Table], tmp_path: Path) -> None:
+    table = tables["mixer"]
+    named = table.rows.assign(label=table.rows["label"].str.replace("mixer=", "$1_"), title="")
+    spec = figure(kind="ablation", x="label", title="It costs $1 or $2")
+    with styled():
+        drawing = draw(spec, [Table(named, table.curves, table.info)], [])
+        drawing.canvas.savefig(tmp_path / "a.png")
+    shown = {text.get_text() for text in drawing.canvas.axes[0].texts} | {
+        drawing.canvas.axes[0].get_title("left")
+    }
+    assert r"It costs \$1 or \$2" in shown
+
+
 def test_the_style_is_left_as_it_was() -> None:
     before = matplotlib.rcParams["axes.grid"]
     with styled():

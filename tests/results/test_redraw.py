@@ -9,7 +9,7 @@ import pytest
 from trm.analysis.drawing import save, words_of
 from trm.errors import UserError
 from trm.io import dump, write_text
-from trm.results.quotes import quoted
+from trm.results.quotes import misplaced, quoted, typed
 from trm.results.redraw import redraw, texts
 
 KEPT = Path(__file__).parents[2] / "docs" / "results"
@@ -38,7 +38,7 @@ def test_every_kept_result_is_drawn(tmp_path, monkeypatch):
         assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
         assert (tmp_path / f"{name}.png").stat().st_size > 5000
     sentence = json.loads((tmp_path / "sudoku9_unroll_laptop.json").read_text())["sentence"]
-    assert sentence.startswith("Exact accuracy rises from ")
+    assert " points higher with " in sentence
     facts = {path.stem: json.loads(path.with_suffix(".json").read_text()) for path in drawn}
     stale = [str(path) for path, text in texts(KEPT, facts).items() if path.read_text() != text]
     assert not stale, "write them anew: python -m trm.results.redraw docs/results --out figures --write"
@@ -67,6 +67,40 @@ def test_a_quote_is_a_mean_or_a_difference_with_its_interval():
     for place, words in wrong.items():
         with pytest.raises(UserError, match=words):
             quoted(f"<!--= {place} -->?<!--.-->", KEPT)
+
+
+WIDTH = "isoflop_laptop finding figure=isoflop_laptop kind=optimum metric=model.d_model"
+
+
+def test_a_quote_in_prose_is_a_link_to_its_evidence():
+    text = f'Width grows as [?][=width], [?][=side].\n\n[=width]: a.md "{WIDTH}"\n[=side]: a.md "{WIDTH} verdict"\n'
+    shown = quoted(text, KEPT)
+    assert shown.startswith("Width grows as [0.52 [0.47, 0.57]][=width], [supported][=side].")
+    assert quoted(shown, KEPT) == shown  # the interval's brackets lie within the link's
+    assert quoted(f"| <!--= {WIDTH} bare -->?<!--.--> |", KEPT) == f"| <!--= {WIDTH} bare -->0.52<!--.--> |"
+    assert "read after 32 test steps." in quoted(f"| <!--= {WIDTH} text -->?<!--.--> |", KEPT)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1][=a]", "quote [=a] is not defined"),
+        ('[=a]: b.md "baseline_laptop finding"', "quote [=a] is defined, but not used"),
+        ("| <!--= isoflop_laptop finding kind=power -->?<!--.--> |", "findings have kind=power, not one"),
+        ("| <!--= isoflop_laptop finding kind=power colour=1 -->?<!--.--> |", "colour"),
+        (f"| <!--= {WIDTH} twice -->?<!--.--> |", "'twice' is none of bare, verdict, text"),
+        ("| <!--= nowhere finding kind=power -->?<!--.--> |", "does not exist"),
+    ],
+)
+def test_a_quote_that_finds_nothing_is_refused(text, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        quoted(text, KEPT)
+
+
+def test_typed_intervals_and_comments_that_begin_a_line_are_found():
+    text = f"It is [0.5 [0.4, 0.6]][=a] and 0.7 [0.6, −0.8].\n<!--= {WIDTH} -->0.52 [0.47, 0.57]<!--.-->\n"
+    assert typed(text) == ["[0.6, −0.8]"]
+    assert [line[:9] for line in misplaced(text)] == ["<!--= iso"]
 
 
 def test_kept_files_are_small():

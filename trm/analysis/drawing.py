@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.gridspec import GridSpec
 
 from trm.analysis.findings import main, strength, told
-from trm.analysis.kinds.common import MISSING, ONE, SMALL, Drawing, heading, settle
+from trm.analysis.kinds.common import MISSING, ONE, SMALL, Drawing, heading, plain, settle
 from trm.analysis.specs import Figure
 from trm.analysis.tables import Table
 from trm.analysis.words import count, listed
@@ -50,7 +50,7 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
     tables = [table for table in tables if table.experiment in shown]
     drawing.title = spec.title or drawing.title
     if not any(figure.axes[0].get_title(place) for place in ("left", "center")):
-        heading(figure.axes[0], drawing.title, drawing.lines)
+        heading(figure.axes[0], plain(drawing.title), drawing.lines)
     facts = drawing.provenance = provenance(tables, drawing.rows)
     if drawing.carried not in (None, drawing.rows["run"].nunique()):
         facts["size"] += f" ({drawing.carried} carry the line)"

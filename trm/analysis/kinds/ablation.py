@@ -176,7 +176,9 @@ def _values(axes: Axes, at: float, rows: pd.DataFrame, name: str, colour: str) -
 
 def _dress(axes: np.ndarray, spec: Spec, extra: list[str], values: list[Any], rows: pd.DataFrame) -> None:
     """Labels of all panels."""
-    axes[0].set_yticks(range(len(values)), [common.wrap(value_name(value, spec.x), 22) for value in values])
+    axes[0].set_yticks(
+        range(len(values)), [common.wrap(common.plain(value_name(value, spec.x)), 22) for value in values]
+    )
     axes[0].set_ylim(len(values) - 0.45, -0.55)
     if spec.x != "label":  # words chosen for the grid's points speak for themselves
         axes[0].set_ylabel(common.wrap(sentence(label(spec.x).name), max(14, 6 * len(values))))

@@ -226,13 +226,18 @@ def _mark(index: int, dashed: bool) -> dict[str, Any]:
     return {"marker": MARKERS[index % 8], "linestyle": "none"}
 
 
+def plain(text: str) -> str:
+    """Text of a study for matplotlib, which takes what stands between dollar signs for mathematics."""
+    return text.replace("$", r"\$")
+
+
 def hue_name(column: str, value: Any) -> str:
     """A legend entry: the value alone; `legend_title` names the column."""
     if column == "series":
-        return wrap(setting_in_words(column, value), 44)
+        return plain(wrap(setting_in_words(column, value), 44))
     if column == "experiment":  # an experiment named after what it varies
-        return label(f"model.{value}").name
-    return value_name(value, column) if column != "label" else point_name(value)
+        return plain(label(f"model.{value}").name)
+    return plain(value_name(value, column) if column != "label" else point_name(value))
 
 
 def legend_title(column: str) -> str:

@@ -49,7 +49,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     for axis, (value, part) in zip(axes, parts.items()):
         panel(axis, part)
         if hue:
-            common.heading(axis, setting_in_words(hue, value))
+            common.heading(axis, common.plain(setting_in_words(hue, value)))
     styles = [POLICIES[policy] for policy in POLICIES if (rows["policy"] == policy).any()]
     handles = [
         common.entry(axes[0], name, color=colour, marker=marker, linestyle=line)

@@ -77,7 +77,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     for axis, (hue, cells) in zip(axes[0], maps.items()):
         image = _map(axis, cells, spec, xs, ys, norm)
         if spec.hue:
-            common.heading(axis, setting_in_words(spec.hue, hue))
+            common.heading(axis, common.plain(setting_in_words(spec.hue, hue)))
     bar = figure.colorbar(image, ax=list(axes[0, : len(parts)]), shrink=0.9, pad=0.02)
     bar.outline.set_visible(False)
     if label(spec.z).log:
@@ -154,7 +154,15 @@ def _map(
     }
     size = {"fontsize": common.SMALL, "linespacing": 1.1}
     sns.heatmap(
-        centre, ax=axes, norm=norm, cmap="cividis", annot=texts, fmt="", annot_kws=size, cbar=False, **names
+        centre,
+        ax=axes,
+        norm=norm,
+        cmap="cividis_r" if lower_is_better(spec.z) else "cividis",
+        annot=texts,
+        fmt="",
+        annot_kws=size,
+        cbar=False,
+        **names,
     )
     axes.invert_yaxis()
     axes.set_facecolor("#f0f0f0")

@@ -123,7 +123,7 @@ def panel(axes: Axes, spec: Any, table: Table, fit: Fit) -> pd.DataFrame:
             _curve(axes, group, colour, 1.0 if spec.y == "error" else np.inf)
     for point in spec.reported:
         axes.plot(point.x, point.y, "*", color=common.GREY, markersize=9, zorder=5)
-        common.note(axes, point.label, (point.x, point.y), (-6, 3), ha="right")
+        common.note(axes, common.plain(point.label), (point.x, point.y), (-6, 3), ha="right")
         low, high = min(low, point.y), max(high, point.y)
     axes.set_xscale("log" if label(spec.x).log else "linear")
     common.axis_scale(axes, "x", label(spec.x), x)

@@ -80,9 +80,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             drawn = _SHOW[cell[0].show](axis, cell, tables, fits)
         except UserError as error:
             common.absent(axis, str(error))
-            headings.append((axis, mark + (cell[0].title or cell[0].experiment), ""))
+            headings.append((axis, common.plain(mark + (cell[0].title or cell[0].experiment)), ""))
             continue
-        headings.append((axis, mark + (cell[0].title or drawn.title), ""))
+        headings.append((axis, mark + (common.plain(cell[0].title) if cell[0].title else drawn.title), ""))
         shown.append(drawn)
     _one_scale(cells, list(np.ravel(axes)))
     common.aligned_headings(headings)
@@ -174,7 +174,7 @@ def _best(
         law, end = _growth(fit, "optimum"), optima[-1]
         name = panel.series or panel.experiment.replace("_", " ")
         name += f" {estimate(law.value)}" if law and law.sign else " undecided"
-        names.append((end["second"], end["x"], common.wrap(name, 14), colour))
+        names.append((end["second"], end["x"], common.wrap(common.plain(name), 14), colour))
         places += [item["second"] for item in optima]
         marks += [(item["second"], item["x"]) for item in optima]
         values += [end for item in optima for end in (item["x"], *(item["x_interval"] or ()))]
