@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 from trm.analysis.labels import DERIVED, METRICS, config_keys
 from trm.study.merge import nearest
+from trm.study.reading import NO_FORMULA
 
 Scalar = bool | int | float | str | None
 Form = Literal["constant", "power_law", "power_law_floor", "exponential", "sigmoid"]
@@ -110,6 +111,13 @@ class Figure(Spec):
     """Heading; null: written from the columns."""
     where: Where = {}
     """Only rows with these values."""
+
+    @field_validator("title")
+    @classmethod
+    def _no_formula(cls, value: str | None) -> str | None:
+        if value and "$" in value:
+            raise ValueError(f"{value!r}: {NO_FORMULA}")
+        return value
 
     @field_validator("name")
     @classmethod
