@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -225,5 +226,5 @@ def post(text: str) -> None:
     try:
         request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
         urllib.request.urlopen(request, timeout=10).close()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         print(f"TRM_WEBHOOK could not be reached: {type(error).__name__}", file=sys.stderr)
