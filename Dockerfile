@@ -14,5 +14,8 @@ ARG TORCH_OPTIONS=""
 RUN pip install --no-cache-dir ${TORCH_OPTIONS} --requirement envs/cpu/torch.txt \
  && pip install --no-cache-dir --no-deps --require-hashes --requirement envs/cpu/requirements.lock
 COPY . .
+# jobs run as a user; the mounted results must be writable for the number, or `docker run --user` gives another one
+RUN useradd --create-home --uid 1000 study && chown study:study /study
+USER study
 ENV PYTHONPATH=/study:/study/snakemake-executor-plugin-tpu/src
 CMD ["python", "-m", "trm", "study", "run", "--profile", "profiles/local"]

@@ -53,7 +53,7 @@ $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt $(if $(OTHER_BUILD
 	@$(PYTHON) -c "$$PYTHON_CHECK"
 	@echo "Setting up $(VENV) (about 2 GB, with CUDA 5.6 GB; one to three minutes)"
 	$(PYTHON) -m venv $(VENV)
-	@$(call pip,$(VENV)) uv || echo "uv cannot be installed; pip installs the rest, which takes longer"
+	@$(call pip,$(VENV)) uv==0.13.9 || echo "uv cannot be installed; pip installs the rest, which takes longer"
 	$(call uv,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock || \
 	  $(call pip,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock
 	@$(BIN)/python -c "$$PATH_FILE"
@@ -68,7 +68,7 @@ $(TPU_VENV)/.ready: envs/tpu/requirements.lock
 	@$(PYTHON) -c "$$PYTHON_CHECK"
 	@echo "Setting up $(TPU_VENV) for the tests of the TPU backend (about 7 GB, two to four minutes; XLA=0 skips them)"
 	$(PYTHON) -m venv $(TPU_VENV)
-	@$(call pip,$(TPU_VENV)) uv || true
+	@$(call pip,$(TPU_VENV)) uv==0.13.9 || true
 	$(call uv,$(TPU_VENV)) -r envs/tpu/requirements.lock || $(call pip,$(TPU_VENV)) -r envs/tpu/requirements.lock
 	@$(TPU_VENV)/bin/python -c "$$PATH_FILE"
 	@touch $@
@@ -128,7 +128,7 @@ docs: $(VENV)/.ready
 	@echo "site/index.html"
 
 notebooks: $(VENV)/.ready
-	@$(BIN)/python -c "import jupyterlab" 2>/dev/null || $(call pip,$(VENV)) jupyterlab
+	@$(BIN)/python -c "import jupyterlab" 2>/dev/null || $(call pip,$(VENV)) jupyterlab==4.6.6
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 shell: $(VENV)/.ready

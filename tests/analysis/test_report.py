@@ -4,7 +4,9 @@ import html
 import json
 import re
 import shutil
+from base64 import b64encode
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,29 @@ def test_the_report_needs_nothing_but_itself(report: Report) -> None:
     assert text.count("data:image/svg+xml;base64,") == wide + narrow
     assert narrow > 0
     assert "Mazes &lt;too&gt;?" in text
+
+
+def test_a_script_in_a_figure_or_a_text_never_runs(spec: dict[str, Any], tmp_path: Path) -> None:
+    """A figure that somebody else wrote, with all its checksums right: it is a picture, and no other script may run."""
+    entry = spec["experiments"][0]
+    for suffix in (".pdf", ".png", ".json"):
+        shutil.copy(Path(entry["figures"][0]).with_suffix(suffix), tmp_path)
+    path = tmp_path / Path(entry["figures"][0]).name
+    facts = json.loads(path.with_suffix(".json").read_text())
+    for key in ("svg", "narrow"):
+        facts[key] = f"<script>alert('{key}')</script>{facts[key]}"
+    facts["caption"] = "<script>alert('caption')</script>"
+    path.with_suffix(".json").write_text(json.dumps(sealed(facts)))
+    text = page(built(spec, experiments=[entry | {"figures": [str(path)]}]))
+    assert "alert('svg')" not in text
+    assert "<script>alert" not in text
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    allowed = re.findall("sha256-([^&]*)&#39;", policy)
+    scripts = re.findall("<script>(.*?)</script>", text, re.DOTALL)
+    assert len(scripts) > 1
+    for script in scripts:
+        assert b64encode(sha256(script.encode()).digest()).decode() in allowed
+    assert policy.startswith("default-src &#39;none&#39;")
 
 
 def test_what_is_missing_or_failed_stands_in_red(report: Report) -> None:

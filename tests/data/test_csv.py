@@ -121,6 +121,26 @@ def test_malformed_files_are_refused_by_line(tmp_path, text, words):
     assert not (tmp_path / "out").exists()
 
 
+def test_spaces_and_gzip_by_another_name_are_read_as_solve_reads_them(tmp_path, pool_4x4):
+    rows = pool_csv(tmp_path / "a.csv", pool_4x4, 6)
+    spaced = (HEADER + "".join(rows)).replace(",", " , ")
+    (tmp_path / "packed").write_bytes(gzip.compress(spaced.encode()))
+    found = [
+        build_source(csv_config(tmp_path / name), tmp_path / f"{name}-pool") for name in ("a.csv", "packed")
+    ]
+    assert found[0].questions.tobytes() == found[1].questions.tobytes()
+    assert found[0].puzzles == 6
+
+
+def test_all_bad_rows_are_counted_and_the_first_three_named(tmp_path):
+    bad, good = "made,12,12,0\n", "made,.234341221434321,1234341221434321,0\n"
+    (tmp_path / "bad.csv").write_text(HEADER + good + bad + good + bad * 3)
+    with pytest.raises(
+        UserError, match=r"line 3: the question has 2 .*; also in lines 5 and 6 \(4 such lines up to line 7\)"
+    ):
+        build_source(csv_config(tmp_path / "bad.csv"), tmp_path / "out")
+
+
 def test_lines_count_through_blocks(tmp_path, pool_4x4, monkeypatch):
     monkeypatch.setattr(csv_source, "BLOCK", 4)
     bad = tmp_path / "bad.csv"

@@ -56,8 +56,9 @@ def test_a_line_goes_to_the_webhook(monkeypatch, capsys):
         thread.join()
     (message,) = got
     assert message["text"].endswith(": the study failed")
-    monkeypatch.setenv("TRM_WEBHOOK", "nonsense/secret")
-    post("the study failed")
+    for address in ("nonsense/secret", "http://127.0.0.1:1/secret\x7f"):  # the latter is an HTTPException
+        monkeypatch.setenv("TRM_WEBHOOK", address)
+        post("the study failed")
     said = capsys.readouterr().err
     assert "TRM_WEBHOOK could not be reached" in said
     assert "secret" not in said

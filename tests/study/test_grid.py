@@ -259,6 +259,8 @@ WRONG = [
     ("width/grid", {"points": [{"model": {"d_model": 64}, "model.d_model": 32}]}, "model.d_model is given twice"),
     ("rows/grid", {"set": {"training.lr_rule": {"d_model": [64, -1]}}, "product": {"training.lr": [1e-3, 2e-3]}},
      "rows: grid: set: every point has its own value in place of training.lr_rule"),
+    ("width/grid", {"points": [{"model.d_model": 64, "label": "cost $5 and $10"}]},
+     r"label 'cost .5 and .10': . begins a formula in figures: write USD"),
     ("width/grid", {"product": {"training.steps": list(range(1, 20_001))}},
      "experiment width has 40,000 runs, 40,000 with those before it; a study may have 20,000"),
 ]  # fmt: skip
@@ -306,6 +308,15 @@ def test_unknown_experiment_and_scale_name_the_nearest(study, study_file):
         (b"a: [1,\n", "line 2, column .*: not valid YAML"),
         (b"name: a\nscales: {caf\xe9: {}}\n", "x.yaml, line 2: not UTF-8 text: save"),
         (b"- 1\n", "must be a mapping"),
+        (b"a: " + b"9" * 5000, "x.yaml: not valid YAML: Exceeds the limit"),
+        (
+            b"a0: &a0 [1]\n"
+            + b"".join(
+                b"a%d: &a%d [%s]\n" % (k, k, b", ".join([b"*a%d" % (k - 1)] * 9)) for k in range(1, 9)
+            ),
+            "its aliases write out too many values",
+        ),
+        (b"a: &a [*a]\n", "its aliases write out too many values"),
     ],
 )
 def test_not_yaml_and_no_file(tmp_path, content, said):
@@ -323,6 +334,9 @@ def test_not_yaml_and_no_file(tmp_path, content, said):
         ({"training.lr": "fast"}, "--set: training.lr: must be a number, not 'fast'"),
         ({"training.optimizer": "adma"}, "--set: training.optimizer: must be 'adam_atan2', "),
         ({"evaluation.weights": "mean"}, "--set: evaluation: weights: must be"),
+        ({"training.epochs": -1}, "--set: training.epochs=-1 must be a finite number above 0"),
+        ({"model.heads": 5, "model.mixer": "attention", "model.d_model": 64}, "--set"),
+        ({"steps": 10}, "--set: unknown key 'steps'; did you mean 'training.steps'?"),
     ],
 )
 def test_what_was_set_is_named_as_the_place_of_the_error(study, study_file, change, said):

@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tests.shell import python
 from tests.training.conftest import DATA, config, same_weights, train
@@ -23,6 +24,7 @@ NAMES = {
 
 
 PREFIXES = ("", "model.", "_orig_mod.", "_orig_mod.model.inner.", "module.model._orig_mod.inner.", "ema.")
+PREFIXES += ("_fsdp_wrapped_module.model._fsdp_wrapped_module.inner.", "ema_model.module.")
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -52,6 +54,39 @@ def test_back_whatever_wrapped_the_model(prefix, key, exported, tmp_path):
     for name in ("buffers.l_init", "raw.puzzle.weight"):
         assert torch.equal(found.tensors[name], original.tensors[name])
     assert same_weights(to_reference(found, "raw"), state)
+
+
+@pytest.mark.parametrize(
+    "keys", [("model", "ema"), ("model_state_dict", "ema_state_dict"), ("state_dict", "state_dict_ema")]
+)
+def test_a_file_with_weights_and_their_average_is_refused_until_one_is_chosen(
+    keys, exported, tmp_path, capsys
+):
+    run, _, state = exported
+    state = plain_names(state)
+    average = {name: tensor + 1 for name, tensor in state.items()}
+    torch.save(dict(zip(keys, (state, average))), tmp_path / "both.pt")
+    words = ["convert", "from-reference", str(tmp_path / "both.pt"), "--config", run.model_dump_json()]
+    words += ["--out", str(tmp_path / "back")]
+    assert main(words) == 2
+    assert "choose with --weights raw or --weights ema" in capsys.readouterr().err
+    for kind, wanted in (("raw", state), ("ema", average)):
+        assert main([*words, "--weights", kind]) == 0
+        found = load_weights(tmp_path / "back").weights("ema")["halt.bias"]
+        assert torch.equal(found, wanted["q_head.bias"])
+    torch.save({keys[0]: state}, tmp_path / "both.pt")
+    assert main([*words, "--weights", "ema"]) == 2
+    assert "keeps raw weights alone" in capsys.readouterr().err
+
+
+def test_nan_is_refused_in_either_format(exported, tmp_path, capsys):
+    run, _, state = exported
+    state = {name: tensor.clone().contiguous() for name, tensor in plain_names(state).items()}
+    state["q_head.bias"][0] = float("nan")
+    save_file(state, tmp_path / "nan.safetensors")
+    words = ["--config", run.model_dump_json(), "--out", str(tmp_path / "back")]
+    assert main(["convert", "from-reference", str(tmp_path / "nan.safetensors"), *words]) == 2
+    assert "q_head.bias holds NaN or infinity" in capsys.readouterr().err
 
 
 ELSEWHERE = """

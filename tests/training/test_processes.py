@@ -42,7 +42,7 @@ def test_a_lock_that_another_user_may_not_read_stops_nobody(tmp_path, monkeypatc
     opened = os.open
 
     def refuse(path, flags, *mode):
-        if path.name == "trm-a.lock":
+        if path == tmp_path / "trm-a.lock":
             raise PermissionError
         return opened(path, flags, *mode)
 

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 from trm.analysis.labels import DERIVED, METRICS, config_keys
 from trm.study.merge import nearest
+from trm.study.reading import NO_FORMULA
 
 SAME = ("point", "evaluation", "split", "policy", "eval_steps", "restarts")
 """Columns that two seeds of one measurement share, and no two measurements: a point of a fit or a figure is these,
@@ -113,6 +114,13 @@ class Figure(Spec):
     """Heading; null: written from the columns."""
     where: Where = {}
     """Only rows with these values."""
+
+    @field_validator("title")
+    @classmethod
+    def _no_formula(cls, value: str | None) -> str | None:
+        if value and "$" in value:
+            raise ValueError(f"{value!r}: {NO_FORMULA}")
+        return value
 
     @field_validator("name")
     @classmethod

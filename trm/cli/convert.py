@@ -27,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     read = ways.add_parser("from-reference", help="read a public state dict")
     read.add_argument("file", help="state dict (torch or .safetensors)")
     read.add_argument("--config", required=True, help="RunConfig that describes it: JSON text or a path")
+    read.add_argument(
+        "--weights", default="", choices=("ema", "raw"), help="which weights, of a file that keeps both"
+    )
     read.add_argument("--out", required=True, help="run folder to write weights.safetensors into")
     write = ways.add_parser("to-reference", help="write a public state dict")
     write.add_argument("run_folder", help="folder of a finished run")
@@ -44,18 +47,17 @@ def run(args: argparse.Namespace) -> int:
     import io
     from pathlib import Path
 
-    from trm.study.reading import config_argument
-    from trm.study.schema import RunConfig
+    from trm.cli.configuration import run_config
 
     out = Path(args.out)
     if args.way == "from-reference":
-        config = config_argument(RunConfig, args.config, "--config")
+        config = run_config(args.config, [])
 
         from trm.study.records import WEIGHTS
         from trm.training.interchange import from_reference, read_state, with_settings
         from trm.training.outputs import save_weights
 
-        state = read_state(Path(args.file))
+        state = read_state(Path(args.file), args.weights)
         config, origin = with_settings(Path(args.file), config)
         tensors, meta = from_reference(state, config, out.name)
         save_weights(out / WEIGHTS, tensors, config, meta)

@@ -21,6 +21,9 @@ BLOCK = 1 << 15
 LONGEST_LINE = 1 << 20
 """Characters read at once, so that a file without line ends does not fill the memory."""
 
+GZIP = b"\x1f\x8b"
+"""First bytes of a gzipped file, whatever its name."""
+
 NAMES = {
     "question": (
         "question",
@@ -84,7 +87,7 @@ def _blocks(path: Path, name: str) -> Iterator[list[list[str]]]:
     try:
         with open(path, "rb") as file:
             progress = Progress(f"reading {name}", os.fstat(file.fileno()).st_size >> 20, "MB")
-            stream = gzip.GzipFile(fileobj=file) if name.endswith(".gz") else file
+            stream = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP else file
             text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
             first = text.readline(LONGEST_LINE)
             rest = iter(partial(text.readline, LONGEST_LINE), "")
@@ -130,7 +133,11 @@ def _parse(
     bad = np.array([len(row) != width for row in rows])
     refuse(bad, name, first, lambda at: f"{len(rows[at])} fields instead of {width}: correct or remove it")
     cut = list(zip(*rows))
-    fields = {column: cut[place] for column, place in columns.items()}
+    # a space may stand for a blank cell
+    fields = {
+        column: tuple(text if len(text) == cells else text.strip() for text in cut[place])
+        for column, place in columns.items()
+    }
 
     def characters(column: str) -> np.ndarray:
         lengths = np.array([len(text) for text in fields[column]])
@@ -165,7 +172,15 @@ def refuse_characters(
 
 
 def refuse(bad: np.ndarray, name: str, first: int, sentence: Callable[[int], str]) -> None:
-    """Raise a UserError that names file and line of the first True in `bad`, which begins with line `first`."""
+    """Raise a UserError that names file and line of the first True in `bad`, which begins with line `first`, and counts
+    the others."""
     if bad.any():
-        at = int(np.flatnonzero(bad)[0])
-        raise UserError(f"{name} line {first + at}: {sentence(at)}")
+        at, *others = np.flatnonzero(bad).tolist()
+        more = ""
+        if others:
+            lines = " and ".join(str(first + other) for other in others[:2])
+            more = f"; also in line{'s' * (len(others) > 1)} {lines}"
+            more += f" ({len(others) + 1:,} such lines up to line {first + len(bad) - 1:,})" * (
+                len(others) > 2
+            )
+        raise UserError(f"{name} line {first + at}: {sentence(at)}{more}")

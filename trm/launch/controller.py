@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -107,11 +108,17 @@ class Controller(logging.Filter):
         study, training = self._project.study, {job.rule.name for job in self._snakemake.dag.needrun_jobs()}
         hardware = Estimates(self._project, measured=False).hardware
         alone = self._snakemake.local_exec and not self._project.settings.backend
-        here = bool(tpu_files()) or any(Path("/dev").glob("nvidia[0-9]*"))
+        gpus = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()  # Windows has the latter
+        here = bool(tpu_files()) or gpus
         if alone and "train" in training and not (hardware.host_memory or here):
             refuse(
                 f"{study.path} is for {study.scale.hardware}, and this machine has no accelerator: `snakemake "
                 "--profile profiles/local` runs config/laptop.yaml (this one on processors: --config backend=cpu)"
+            )
+        if self._snakemake.local_exec and self._project.settings.backend == "cuda" and training and not gpus:
+            refuse(
+                "the profile trains on a GPU (backend=cuda), and this machine has none that can be seen: run "
+                "`nvidia-smi`, or take profiles/local"
             )
 
     def _date_back(self) -> None:
@@ -219,5 +226,5 @@ def post(text: str) -> None:
     try:
         request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
         urllib.request.urlopen(request, timeout=10).close()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         print(f"TRM_WEBHOOK could not be reached: {type(error).__name__}", file=sys.stderr)

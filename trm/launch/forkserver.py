@@ -98,11 +98,12 @@ class Server:
             with connection.makefile("rb") as stream:
                 text = stream.read(min(MAX_REQUEST, int.from_bytes(length, "big")))
             request: dict[str, Any] = ast.literal_eval(text.decode())
-        except (OSError, SyntaxError, ValueError):
+            wanted = request["start"]
+        except (OSError, SyntaxError, ValueError, LookupError, TypeError):
             connection.close()
             return None
         child = None
-        if request["start"] == start(dict(os.environ)):
+        if wanted == start(dict(os.environ)):
             for name in IMPORTS[self._kind]:
                 importlib.import_module(name)
             loaded_commit()  # for the children: later edits are not in these modules

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+import psutil  # type: ignore[import-untyped]
+
 from trm.launch import console, lock
 from trm.pipeline.settings import EVENTS, parse_overrides
 from trm.study.reading import read_yaml
@@ -72,7 +74,7 @@ def _run(arguments: list[str], handle: TextIO) -> int:
             stdout=output,
             stderr=output,
         )
-        signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
+        signal.signal(signal.SIGTERM, lambda number, frame: interrupt(process))
         return process
 
     # Ctrl-C reaches Snakemake by itself (same terminal group); it stops its jobs, and we wait for it.
@@ -86,6 +88,17 @@ def _run(arguments: list[str], handle: TextIO) -> int:
     return code if code >= 0 else 128 - code
 
 
+def interrupt(process: subprocess.Popen[bytes]) -> None:
+    """What Ctrl-C in a terminal does: SIGINT to Snakemake and to its jobs in this process group. After a SIGTERM,
+    Snakemake would wait until all running jobs have ended by themselves."""
+    with suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(process.pid)
+        for found in [*parent.children(recursive=True), parent]:
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getpgid(found.pid) == os.getpgrp():
+                    found.send_signal(signal.SIGINT)
+
+
 def _watched(start: Callable[[dict[str, str], int], subprocess.Popen[bytes]]) -> int:
     """Run Snakemake behind our console; returns its exit code."""
     console.EVENTS.unlink(missing_ok=True)
@@ -96,7 +109,7 @@ def _watched(start: Callable[[dict[str, str], int], subprocess.Popen[bytes]]) ->
 
         def terminate(number: int, frame: object) -> None:
             view.interrupt(number, frame)
-            process.send_signal(number)
+            interrupt(process)
 
         signal.signal(signal.SIGTERM, terminate)
         while process.poll() is None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from trm.study.reading import NO_FORMULA
 from trm.study.schema import Count, RuntimeConfig, Section
 
 Seed = Annotated[int, Field(strict=True)]  # YAML's `yes` is no seed
@@ -141,6 +142,13 @@ class StudyFile(Section):
     """The recipe that every experiment varies, merged over the schema's defaults (the paper's recipe)."""
     experiments: dict[str, Experiment] = Field(min_length=1)
     """Experiments by name."""
+
+    @field_validator("name")
+    @classmethod
+    def _no_formula(cls, value: str) -> str:
+        if "$" in value:
+            raise ValueError(f"{value!r}: {NO_FORMULA}")
+        return value
 
     @property
     def variables(self) -> set[str]:

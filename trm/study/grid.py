@@ -15,7 +15,7 @@ from trm.study.fingerprint import canonical_json, run_name
 from trm.study.input_files import fill_variables, with_checksums
 from trm.study.merge import LENGTHS, Flat, check_key, flatten, merge_layers, nearest, nest, resolve
 from trm.study.points import Point, ResolvedExperiment, Run, Study
-from trm.study.reading import error_sentence, read_with_lines
+from trm.study.reading import NO_FORMULA, error_sentence, read_with_lines
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 from trm.study.text import count
 
@@ -91,7 +91,9 @@ def _expand(study: Study, overrides: dict[str, Any], variables: dict[str, Any]) 
     study.scale = scale.model_copy(update={"runtime": _runtime(scale, runtime, "--set runtime")})
     forced = flatten({key: value for key, value in overrides.items() if key[:8] != "runtime."}, "--set")
     _refuse_too_many(study)
-    study.recipe = _recipe(merge_layers(base, forced), f"{path}: base", forced)
+    study.recipe = _recipe(base, f"{path}: base", {})
+    if forced:
+        study.recipe = _recipe(merge_layers(base, forced), f"{path}: base", forced)
     for name in file.experiments:
         study.experiments[name] = _resolve_experiment(study, name, base, forced, variables)
     for list_name in ("report", "study"):
@@ -128,7 +130,7 @@ def _seeds(study: Study, experiment: Experiment, grid: Grid) -> list[int]:
 
 def _recipe(flat: Flat, where: str, forced: Flat) -> Flat:
     """Every field of a run and its evaluation as dotted keys, defaults included."""
-    sections = nest(resolve(flat, where))
+    sections = nest(resolve(flat, "--set" if forced else where))
     evaluation = sections.pop("evaluation")
     parts: list[tuple[type[BaseModel], dict[str, Any], tuple[str, ...]]] = [
         (RunConfig, sections, ()),
@@ -139,8 +141,7 @@ def _recipe(flat: Flat, where: str, forced: Flat) -> Flat:
         try:
             dumped = model.model_validate(values).model_dump(mode="json")
         except ValidationError as error:
-            key = ".".join(str(part) for part in (*prefix, *error.errors()[0]["loc"]))
-            place = ": ".join(("--set" if key in forced else where, *prefix))
+            place = ": ".join(("--set" if forced else where, *prefix))
             raise UserError(f"{place}: {error_sentence(error, model)}") from error
         for section, fields in ({"evaluation": dumped} if prefix else dumped).items():
             if isinstance(fields, dict):
@@ -185,7 +186,7 @@ def _resolve_experiment(
             if (common_label := grid.label or _values_text(fixed)) and len(experiment.grid) > 1:
                 label = f"{label} ({common_label})" if label else common_label
             seeds = _seeds(study, experiment, grid)
-            point = _point(merge_layers(shared, coords, forced), fixed | coords, label, seeds, where)
+            point = _forced_point(shared, coords, forced, fixed | coords, label, seeds, where)
             key = canonical_json([[run.name for run in point.runs], point.evaluation_file])
             if key in points and len(expanded) > 1 and points[key].coords == point.coords:
                 raise UserError(f"{where}: the point {point.label} is listed twice")
@@ -284,6 +285,20 @@ def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -
     return Point(coords, label, tuple(runs), measured)
 
 
+def _forced_point(
+    shared: Flat, values: Flat, forced: Flat, coords: Flat, label: str, seeds: list[int], where: str
+) -> Point:
+    """`_point` with the values of the command line; an error that they alone cause names them instead of the file."""
+    try:
+        return _point(merge_layers(shared, values, forced), coords, label, seeds, where)
+    except UserError as error:
+        if not forced:
+            raise
+        _point(merge_layers(shared, values), coords, label, seeds, where)
+        given = ",".join(f"{key}={_text(value)}" for key, value in forced.items())
+        raise UserError(f"--set {given}: {error}") from error
+
+
 UNREAD = {"model.heads": "the mlp mixer has no attention heads; remove it, or set model.mixer: attention"}
 
 
@@ -291,6 +306,8 @@ def _refuse_equal_labels(points: Iterable[Point], where: str) -> None:
     """Labels name the marks in figures."""
     seen: dict[str, Point] = {}
     for point in points:
+        if "$" in point.label:
+            raise UserError(f"{where}: label {point.label!r}: {NO_FORMULA}")
         other = seen.setdefault(point.label, point)
         if other is not point:
             one, two = (

@@ -74,7 +74,10 @@ def check_key(key: str, where: str) -> None:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing if no known word is close."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.65)
+    known = list(known)
+    # a key without its section: of training rather than of evaluation
+    same = sorted((name for name in known if name.endswith(f".{word}")), reverse=True)
+    close = same or difflib.get_close_matches(word, known, n=1, cutoff=0.65)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -16,6 +16,10 @@ from trm.study.merge import nearest
 Value = TypeVar("Value")
 Lines = dict[tuple[str, ...], int]
 """Keys, outermost first, and the line in which the last one stands."""
+NO_FORMULA = "$ begins a formula in figures: write USD, or leave it out"
+"""Why a text that figures show is refused."""
+MOST_NODES = 1_000_000
+"""Values of a YAML document with its aliases written out."""
 MERGE = "tag:yaml.org,2002:merge"
 """Tag of the key `<<`."""
 
@@ -48,6 +52,7 @@ def _parse(text: str, where: str) -> tuple[Any, Lines]:
         node = loader.get_single_node()
         if node is None:
             return None, {}
+        _size(node, {})
         lines = dict(_lines(node, ()))
         return loader.construct_document(node), lines
     except yaml.MarkedYAMLError as error:
@@ -57,6 +62,22 @@ def _parse(text: str, where: str) -> tuple[Any, Lines]:
         raise UserError(f"{where}{place}: not valid YAML: {error.problem}{context}") from error
     except yaml.YAMLError as error:
         raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
+    except (ValueError, RecursionError) as error:  # a number of more digits than Python reads
+        raise UserError(f"{where}: not valid YAML: {error}") from error
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """Values in a node with its aliases written out. yaml.YAMLError: more than `MOST_NODES`, or endless."""
+    if id(node) not in known:
+        known[id(node)] = MOST_NODES  # of a node within itself
+        inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = (part for item in inner for part in (item if isinstance(item, tuple) else (item,)))
+        known[id(node)] = 1 + sum(_size(part, known) for part in parts)
+    if known[id(node)] >= MOST_NODES:
+        raise yaml.constructor.ConstructorError(
+            None, None, "its aliases write out too many values", node.start_mark
+        )
+    return known[id(node)]
 
 
 def _lines(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:

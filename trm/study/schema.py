@@ -154,7 +154,7 @@ class DataConfig(Section):
     augmentations: Whole = 1000
     """Augmented copies of each training puzzle besides the original."""
     validation_puzzles: Whole = 2048
-    """Puzzles used to choose the best checkpoint and to draw the curves; never part of the test."""
+    """Puzzles measured during training, for the curves and for choices between runs; never part of the test."""
     test_puzzles: Count | None = None
     """Test puzzles. null: all."""
     sources: tuple[()] = ()

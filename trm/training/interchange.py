@@ -14,9 +14,14 @@ from trm.study.reading import parse, read_yaml
 from trm.study.schema import RunConfig
 from trm.training.outputs import PUZZLE, TrainedModel, pack_weights
 
-PREFIXES = ("_orig_mod.", "model.", "inner.", "module.", "ema.")
-NESTED = ("state_dict", "model", "model_state_dict", "ema", "module")
-"""Keys of the files of trainers that keep more than weights."""
+PREFIXES = ("model.", "inner.", "module.", "ema.", "ema_model.")
+WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+"""Parts of names, anywhere in them, that torch's wrappers of modules add."""
+NESTED = {
+    "raw": ("state_dict", "model", "model_state_dict", "module"),
+    "ema": ("ema", "ema_state_dict", "model_ema", "state_dict_ema", "ema_model_state_dict", "ema_model"),
+}
+"""Keys of the files of trainers that keep more than weights: of the weights, and of their average."""
 STATES = {"h_init": "H_init", "l_init": "L_init"}
 PUZZLE_TABLE = "puzzle_emb.weights"
 SETTINGS = "all_config.yaml"
@@ -57,6 +62,8 @@ def plain_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     plain: dict[str, Tensor] = {}
     for full, tensor in state.items():
         name = full
+        for wrapper in WRAPPERS:
+            name = name.replace(wrapper, "")
         while name.startswith(PREFIXES):
             name = name.split(".", 1)[1]
         if name in plain:
@@ -67,18 +74,22 @@ def plain_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return plain
 
 
-def read_state(path: Path) -> dict[str, Tensor]:
+def read_state(path: Path, kind: str = "") -> dict[str, Tensor]:
     """Read a state dict from a torch or safetensors file.
 
+    Args:
+        kind: `raw` or `ema`, of a file that keeps both; empty: it keeps one of them.
+
     Raises:
-        UserError: it cannot be read.
+        UserError: it cannot be read, holds NaN or infinity, or keeps both kinds and none is asked for.
     """
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            return load_file(path)
-        state: Any = torch.load(path, map_location="cpu", weights_only=True)
+            state: Any = load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except Exception as error:
@@ -87,9 +98,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
             f"{path} cannot be read as a state dict ({reason}): load it with its own trainer and write the weights "
             "alone, torch.save(model.state_dict(), FILE)"
         ) from error
-    for key in NESTED:
-        if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key]
+    while isinstance(state, dict) and (inner := _nested(path, state, kind)):
+        state = inner
     if not isinstance(state, dict) or not state or not all(isinstance(t, Tensor) for t in state.values()):
         raise UserError(
             f"{path} is not a state dict, a mapping from names to tensors: write the weights alone, "
@@ -99,6 +109,20 @@ def read_state(path: Path) -> dict[str, Tensor]:
     if broken:
         raise UserError(f"{path}: {broken[0]} holds NaN or infinity: take an earlier checkpoint")
     return state
+
+
+def _nested(path: Path, state: dict[str, Any], kind: str) -> dict[str, Any] | None:
+    """The weights of a kind among the entries of a trainer's file; None: the entries are no such mappings."""
+    found = {
+        name: next((state[key] for key in keys if isinstance(state.get(key), dict)), None)
+        for name, keys in NESTED.items()
+    }
+    given = [name for name, inner in found.items() if inner]
+    if len(given) > 1 and not kind:
+        raise UserError(f"{path} keeps weights and their average: choose with --weights raw or --weights ema")
+    if given and kind and kind not in given:
+        raise UserError(f"{path} keeps {given[0]} weights alone: leave out --weights {kind}")
+    return found[kind or given[0]] if given else None
 
 
 def with_settings(path: Path, config: RunConfig) -> tuple[RunConfig, str]:
@@ -144,7 +168,8 @@ def from_reference(
         public = reference_name(name)
         if public not in plain:
             raise UserError(
-                f"the checkpoint has no {public}: is its variant model.mixer={config.model.mixer}?"
+                f"the checkpoint has no {public}, but {sorted(plain)[0] if plain else 'nothing else'}: is its variant "
+                f"model.mixer={config.model.mixer}?"
             )
         if tuple(plain[public].shape) != expected:
             raise UserError(

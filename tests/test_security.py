@@ -1,0 +1,15 @@
+"""The documents that name a test for each of their sentences name tests that exist."""
+
+import re
+
+import pytest
+
+from tests.shell import ROOT
+
+
+@pytest.mark.parametrize("page", ["SECURITY.md", "docs/files.md"])
+def test_every_sentence_has_its_test(page):
+    named = re.findall(r"`((?:[\w-]+/)*tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / page).read_text())
+    assert len(named) >= 5
+    for path, name in named:
+        assert f"def {name or 'test_'}" in (ROOT / path).read_text(), (path, name)
