@@ -96,7 +96,7 @@ class XlaBackend(Backend):
         if planned and self.devices != planned:
             raise UserError(
                 f"this job was planned for {planned} TPU chips and has {self.devices}: free those that another process "
-                "holds, or correct the profile's chips_per_host"
+                "holds, or correct the slice in profiles/tpu/config.yaml"
             )
         self.mesh = spmd.Mesh(list(range(self.devices)), (self.devices,), ("data",))
         spmd.set_global_mesh(self.mesh)
