@@ -58,7 +58,7 @@ def best_of(rows: pd.DataFrame, spec: Spec, where: str = "") -> list[Finding]:
     names = {
         at: (
             named(at),
-            f"the best pair ({value_name(best[0], spec.x)} and {value_name(best[1], spec.y)})",
+            f"the best pair ({value_name(best[0], spec.x)}/{value_name(best[1], spec.y)})",
             where,
         )
         for at in others
