@@ -85,7 +85,7 @@ def test_many_small_panels_stay_beside_one_another_on_a_narrow_screen() -> None:
 
 def test_dollar_signs_of_a_study_are_text(tables: dict[str, Table], tmp_path: Path) -> None:
     table = tables["mixer"]
-    named = table.rows.assign(label=table.rows["label"].str.replace("mixer=", "$1_"), title="")
+    named = table.rows.assign(label=table.rows["label"].str.replace("mixer=", "$1_"))
     spec = figure(kind="ablation", x="label", title="It costs $1 or $2")
     with styled():
         drawing = draw(spec, [Table(named, table.curves, table.info)], [])

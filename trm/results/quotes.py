@@ -66,13 +66,19 @@ def quoted(text: str, results: Path, found: Mapping[str, Sequence[Row]] | None =
             raise UserError(f"quote {' '.join(query.split())}: {error}") from None
 
     queries = dict(DEFINITION.findall(text))
-    used = {key for _, key in LINK.findall(text)}
+    used = {quote[2] for quote in LINK.finditer(text) if not _code(quote)}
     if lost := sorted(used ^ set(queries)):
         raise UserError(
             f"quote [={lost[0]}] is {'not defined' if lost[0] in used else 'defined, but not used'}"
         )
     text = COMMENT.sub(lambda quote: f"<!--= {quote[1]} -->{value(quote[1])}<!--.-->", text)
-    return LINK.sub(lambda quote: f"[{value(queries[quote[2]])}][={quote[2]}]", text)
+    return LINK.sub(lambda link: link[0] if _code(link) else f"[{value(queries[link[2]])}][={link[2]}]", text)
+
+
+def _code(quote: re.Match[str]) -> bool:
+    """Whether a quote stands in an indented block of code."""
+    text, start = quote.string, quote.start()
+    return text[text.rfind("\n", 0, start) + 1 :].startswith("    ")
 
 
 def misplaced(text: str) -> list[str]:

@@ -27,7 +27,7 @@ def test_the_best_cell_is_not_called_best_within_the_spread() -> None:
     assert {finding.verdict for finding in near} == {"undecided"}
     answer = main(clear)
     assert answer is not None
-    assert answer.text.endswith("than with the best pair (inner cycles n = 2 and outer cycles T = 2).")
+    assert answer.text.endswith("than with the best pair (2/2).")
     assert " points lower with inner cycles n = " in answer.text
 
 

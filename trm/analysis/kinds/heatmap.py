@@ -55,7 +55,14 @@ def best_of(rows: pd.DataFrame, spec: Spec, where: str = "") -> list[Finding]:
         return f"{setting_in_words(spec.x, at[0])} and {setting_in_words(spec.y, at[1])}"
 
     pairs = {at: (cells[best], cells[at]) for at in others}
-    names = {at: (named(at), f"the best pair ({named(best)})", where) for at in others}
+    names = {
+        at: (
+            named(at),
+            f"the best pair ({value_name(best[0], spec.x)}/{value_name(best[1], spec.y)})",
+            where,
+        )
+        for at in others
+    }
     return list(compared(spec.z, pairs, names.__getitem__).values())
 
 

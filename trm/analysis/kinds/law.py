@@ -81,7 +81,7 @@ def subtitle(fit: Fit, x: str, y: str, width: int = 72) -> str:
     )
 
 
-CAPTION = "Faint: seeds; strong: geometric means; grey bars: 95 % interval of the test set. "
+CAPTION = "Faint: seeds; strong: geometric means; grey: interval of the test set. "
 
 
 REACH = 4.0
