@@ -1,4 +1,4 @@
-"""An emulated TPU pod from a shell: up, down, status, preempt, kill, restart, drop (all take --dir DIR).
+"""An emulated TPU pod from a shell: up, down, status, and faults (all take --dir DIR).
 
     python -m snakemake_executor_plugin_tpu.emulator up --dir /var/tmp/pod --accelerator-type v4-64
     . /var/tmp/pod/environment
@@ -6,7 +6,8 @@
     python -m snakemake_executor_plugin_tpu.emulator preempt --dir /var/tmp/pod
     python -m snakemake_executor_plugin_tpu.emulator down --dir /var/tmp/pod
 
-`up` creates the pod as well; with --empty the plugin does (tpu-create: true).
+`up` starts the bucket and the TPU API; the plugin creates the pod (tpu-create: true). `kill`, `restart`, `freeze` and
+`release` take the numbers of hosts, or mean all of them; `outage` takes seconds.
 """
 
 import argparse
@@ -20,20 +21,20 @@ from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
 
+from .hosts import Host
 from .pod import EmulatedPod, why_not
 
 
 def serve(args: argparse.Namespace) -> None:
     """Run the pod in this process and execute the other commands until `down` or a signal."""
-    pod = EmulatedPod(args.dir, args.accelerator_type, slices=args.slices, disk_mb=args.disk_mb)
+    kind = args.accelerator_type
+    pod = EmulatedPod(args.dir, kind, slices=args.slices, disk_mb=args.disk_mb, times=args.times)
     stop = signal.SIGTERM, signal.SIGINT
     signal.pthread_sigmask(signal.SIG_BLOCK, stop)
     with Listener(str(args.dir / "control")) as listener, pod:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, stop)
         for number in stop:
             signal.signal(number, lambda *_: sys.exit(0))
-        if not args.empty:
-            pod.create()
         pod.write_environment()
         command = ""
         while command != "down":
@@ -48,26 +49,22 @@ def serve(args: argparse.Namespace) -> None:
 
 
 def execute(
-    pod: EmulatedPod, command: str, ranks: list[int] | None = None, notice: float = 0.0
+    pod: EmulatedPod, command: str, ranks: list[int] | None = None, notice: float = 0.0, seconds: float = 0.0
 ) -> dict[str, Any]:
     """Execute one command and return the state of the pod."""
     hosts = [pod.hosts[rank] for rank in ranks] if ranks else pod.hosts
-    dropped = {}
+    actions = {"kill": Host.kill, "restart": Host.boot, "freeze": Host.freeze, "release": Host.release}
     if command == "preempt":
         pod.preempt(notice)
-    elif command == "kill":
+    elif command == "outage":
+        pod.gcs.proxy.outage(seconds)
+    elif command in actions:
         for host in hosts:
-            host.kill()
-    elif command == "restart":
-        for host in hosts:
-            host.boot()
-    elif command == "drop":
-        dropped = {"dropped": sum(host.drop_connections() for host in hosts)}
+            actions[command](host)
     return {
-        "hosts": {f"w{host.rank}": "up" if host.is_up else "down" for host in pod.hosts},
+        "hosts": {f"w{number}": "up" if host.is_up else "down" for number, host in enumerate(pod.hosts)},
         "nodes": {name: node.state.name for name, node in pod.api.nodes.items()},
         "jobs": len(pod.jobs()),
-        **dropped,
     }
 
 
@@ -97,7 +94,7 @@ def up(args: argparse.Namespace) -> int:
             print((args.dir / "log").read_text()[-2000:], file=sys.stderr)
             return 1
         time.sleep(0.05)
-    print(f"The pod is up. Now: . {args.dir}/environment")
+    print(f"Bucket and TPU API are up. Now: . {args.dir}/environment")
     return 0
 
 
@@ -115,24 +112,37 @@ def main() -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("up", "serve", "down", "status", "preempt", "kill", "restart", "drop"):
+    for name in (
+        "up",
+        "serve",
+        "down",
+        "status",
+        "preempt",
+        "kill",
+        "restart",
+        "freeze",
+        "release",
+        "outage",
+    ):
         command = commands.add_parser(name)
         command.add_argument("--dir", type=Path, required=True)
         if name in ("up", "serve"):
             command.add_argument("--accelerator-type", default="v4-64")
-            command.add_argument("--slices", type=int, default=1, help="size of a pool (with --empty)")
-            command.add_argument("--empty", action="store_true", help="leave creating the pod to the plugin")
+            command.add_argument("--slices", type=int, default=1, help="size of a pool")
             command.add_argument("--disk-mb", type=int, help="give each host its own disk of this size")
+            command.add_argument("--times", default="", help="intervals, such as 'poll=0.2 beat=1'")
         if name == "preempt":
             command.add_argument(
                 "--notice", type=float, default=0.0, help="seconds between SIGTERM and the end"
             )
-        if name in ("kill", "restart", "drop"):
+        if name == "outage":
+            command.add_argument("seconds", type=float)
+        if name in ("kill", "restart", "freeze", "release"):
             command.add_argument("ranks", nargs="*", type=int)
     args = parser.parse_args()
     args.dir = args.dir.resolve()
     if args.command in ("up", "serve"):
-        if reason := why_not():
+        if reason := why_not(disk=bool(args.disk_mb)):
             print(f"No pod can be emulated: {reason}.", file=sys.stderr)
             return 1
         if args.command == "up":
