@@ -11,10 +11,10 @@ import grpc
 import pytest
 from google.cloud import tpu_v2
 from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
+from study import until
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod
 from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, NAME, PROJECT, ZONE
-from snakemake_executor_plugin_tpu.emulator.study import until
 
 PARENT = f"projects/{PROJECT}/locations/{ZONE}"
 SCRIPT = """\
@@ -117,7 +117,8 @@ def test_the_script_runs_at_each_boot_and_the_disk_stays(pod):
     (host.home / "kept").touch()
     (before,) = host.processes()
     host.kill()
-    assert not host.is_up and not host.processes()
+    assert not host.is_up
+    assert not host.processes()
     host.boot()
     until(lambda: host.serial.count("boots on") == 2)
     assert (host.home / "kept").exists()
@@ -128,9 +129,9 @@ def test_a_frozen_host_does_nothing_and_goes_on(pod):
     host = pod.hosts[0]
     (pid,) = host.processes()
     host.freeze()
-    assert os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+    until(lambda: os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT))
     host.release()
-    assert os.waitid(os.P_PID, pid, os.WCONTINUED | os.WNOHANG)
+    until(lambda: os.waitid(os.P_PID, pid, os.WCONTINUED | os.WNOHANG))
     assert pid in host.processes()
 
 
@@ -145,19 +146,20 @@ def test_the_pod_deletes_itself_with_its_accounts_permission(pod):
 
 
 def test_a_pod_from_a_shell(tmp_path):
-    def command(*words: str, code: int = 0) -> dict:
-        program = [sys.executable, "-m", "snakemake_executor_plugin_tpu.emulator", *words, "--dir", "pod"]
-        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-        assert done.returncode == code, done.stderr
-        return json.loads(done.stdout) if done.stdout.startswith("{") else {}
-
-    command("status", code=1)
-    command("up", "--accelerator-type", "v4-16")
-    try:
-        assert "SNAKEMAKE_TPU_BUCKET" in (tmp_path / "pod" / "environment").read_text()
-        assert command("status")["hosts"] == {"w0": "down", "w1": "down"}
-        assert command("preempt")["nodes"] == {}
-        command("outage", "0")
-    finally:
-        command("down")
-    assert not (tmp_path / "pod" / "control").exists()
+    program = [sys.executable, "-m", "snakemake_executor_plugin_tpu.emulator", "--dir", "pod"]
+    said = subprocess.run(
+        [*program, "--accelerator-type", "v4-16"],
+        input="status\npreempt\noutage 0\nkill 1\nfly\nkill 7\ndown\nstatus\n",
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert said.returncode == 0, said.stderr
+    ready, *states = said.stdout.splitlines()
+    assert ready == f"Bucket and TPU API are up. In another shell: . {tmp_path}/pod/environment"
+    assert json.loads(states[0]) == {"hosts": {"w0": "down", "w1": "down"}, "nodes": {}, "jobs": 0}
+    assert states[4].startswith("fly is no command; these are: down, freeze,")
+    assert states[5] == "kill: list index out of range"
+    assert len(states) == 6
+    assert "SNAKEMAKE_TPU_BUCKET" in (tmp_path / "pod" / "environment").read_text()

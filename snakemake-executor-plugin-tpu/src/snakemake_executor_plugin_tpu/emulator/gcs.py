@@ -8,8 +8,11 @@ import subprocess
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from socket import create_server
+from typing import Any
+from urllib.parse import unquote
 
 from .hosts import dying_with_us
 from .iam import denied, needed_for_storage
@@ -78,7 +81,9 @@ class Proxy(HttpServer):
     seconds longer, uploads of objects whose path contains `refused` are answered by 403, every second upload of a
     `lossy` server succeeds and is answered by 503, and with a `limit` each name takes one upload a second.
 
-    With `google`, whoever does not use Google's library has to show a token of the hosts' account.
+    With `google`, whoever does not use Google's library has to show a token of the hosts' account. `strike` is called
+    before and after each upload with the object's name and the host (None: not a host); if it returns True, the client
+    gets no answer.
     """
 
     def __init__(self, backend_port: int, google: Google | None = None):
@@ -87,14 +92,17 @@ class Proxy(HttpServer):
         self.roles = {"roles/storage.objectUser"}
         self.counts: dict[str, int] = {}
         self.uploads: list[str] = []
-        self.written: dict[bytes, float] = {}
+        self.written: dict[str, float] = {}
         self.lock = threading.Lock()
+        self.strike: Callable[[str, str, Any], bool | None]
         self.clear_faults()
 
     def clear_faults(self) -> None:
         """Answer every request at once again."""
         self.down = self.lossy = self.limit = False
         self.failures, self.latency, self.refused, self.limited = 0, 0.0, "", 0
+        self.lost_sessions = 0
+        self.strike = lambda moment, name, host: None
 
     def outage(self, seconds: float) -> None:
         """Answer 503 to everything for some time."""
@@ -111,15 +119,27 @@ class Proxy(HttpServer):
             if self.down or self.failures:
                 self.failures -= self.failures > 0
                 return (500, 503)[self.failures % 2], "emulated outage"
-            if upload and self.limit and (name := re.search(rb'"name": ?"([^"]+)"', body)):
+            if self.lost_sessions and "upload_id=" in path:
+                self.lost_sessions -= 1
+                return 410, "Gone"
+            name = uploaded(path, body)
+            if upload and self.limit:
                 now = time.monotonic()
-                if now - self.written.get(name[1], 0.0) < 1:
+                if now - self.written.get(name, 0.0) < 1:
                     self.limited += 1
                     return 429, "The object exceeded the rate limit for object mutation operations."
-                self.written[name[1]] = now
-        if upload and self.refused and self.refused.encode() in path.encode() + body[:1000]:
+                self.written[name] = now
+        if upload and self.refused and self.refused in name:
             return 403, "Object is subject to bucket's retention policy and cannot be overwritten."
         return None
+
+
+def uploaded(path: str, body: bytes) -> str:
+    """Return the name of the object that a request uploads, "" if it does not say."""
+    found = re.search(r"[?&]name=([^&]+)", path) or re.search(
+        r'"name": ?"([^"]+)"', body[:2000].decode("latin-1")
+    )
+    return unquote(found[1]) if found and path.startswith("/upload/") else ""
 
 
 # fake-gcs-server ignores these, and Google does not.
@@ -150,7 +170,7 @@ class ProxyHandler(Handler):
             error = 401, "Anonymous caller does not have storage.objects.get access to the object."
         if error is None and (
             IGNORED.search(self.path)
-            or (self.command in ("DELETE", "GET") and "GenerationMatch=" in self.path)
+            or (self.command in ("DELETE", "GET") and re.search(r"ifGeneration\w*Match=", self.path))
         ):
             error = (
                 501,
@@ -171,10 +191,18 @@ class ProxyHandler(Handler):
             )
             self._error(403, message)
             return
+        name = uploaded(self.path, body)
+        host = proxy.google.tokens.get(self.headers.get("Authorization", "")) if proxy.google else None
+        if name and proxy.strike("before", name, host):
+            self.close_connection = True
+            return
         headers = {key: value for key, value in self.headers.items() if key.lower() != "connection"}
         self.backend.request(self.command, self.path, body=body or None, headers=headers)
         response = self.backend.getresponse()
         content = response.read()
+        if name and proxy.strike("after", name, host):
+            self.close_connection = True
+            return
         if proxy.lossy and self.path.startswith("/upload/") and (len(proxy.uploads) % 2):
             self._error(503, "done, but the answer is lost")
             return

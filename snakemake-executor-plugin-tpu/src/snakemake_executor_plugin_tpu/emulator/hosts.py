@@ -105,7 +105,6 @@ class Host:
                 stderr=log,
                 start_new_session=True,
             )
-        threading.Thread(target=self.process.wait, daemon=True).start()
 
     def kill(self) -> None:
         """End every process of the host at once, as a power failure does."""
@@ -113,6 +112,9 @@ class Host:
         while pids := self.processes():
             send(signal.SIGKILL, pids)
             time.sleep(0.01)
+        if self.process is not None:
+            self.process.wait()
+            self.process = None
         self.is_up = False
 
     def shut_down(self, notice: float) -> None:
@@ -133,7 +135,7 @@ class Host:
 
     def jobs(self) -> dict[int, str]:
         """Return the processes of jobs and their runners."""
-        ours = ("startup-script", "worker.loop", "worker/bootstrap")
+        ours = ("startup-script", "worker.loop")
         return {pid: line for pid, line in self.processes().items() if not any(word in line for word in ours)}
 
     def freeze(self) -> None:

@@ -21,19 +21,19 @@ class Google(HttpServer):
         super().__init__(("127.0.0.1", 0), ApiHandler)
         self.project, self.delete = project, delete
         self.may_delete, self.token_status = True, 200
-        self.tokens: set[str] = set()
+        self.tokens: dict[str, int] = {}
         self.attributes: dict[str, str] = {}
         """The metadata of the project, which every host sees."""
 
-    def make_token(self) -> str:
-        """Return a new access token of the hosts' account."""
-        self.tokens.add(token := f"ya29.{uuid.uuid4().hex}")
+    def make_token(self, rank: int) -> str:
+        """Return a new access token for a host."""
+        token = f"ya29.{uuid.uuid4().hex}"
+        self.tokens[f"Bearer {token}"] = rank
         return token
 
     def knows(self, headers: Any) -> bool:
         """Return whether a request shows a token of the hosts' account."""
-        kind, _, token = headers.get("Authorization", "").partition(" ")
-        return kind == "Bearer" and token in self.tokens
+        return headers.get("Authorization", "") in self.tokens
 
 
 class ApiHandler(Handler):
@@ -76,7 +76,11 @@ class MetadataServer(HttpServer):
             return None
         if key == f"{ACCOUNT}token":
             return json.dumps(
-                {"access_token": self.google.make_token(), "expires_in": 3599, "token_type": "Bearer"}
+                {
+                    "access_token": self.google.make_token(self.rank),
+                    "expires_in": 3599,
+                    "token_type": "Bearer",
+                }
             )
         addresses = [point.ip_address for point in node.network_endpoints]
         attributes = {
