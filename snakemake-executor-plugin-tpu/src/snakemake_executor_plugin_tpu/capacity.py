@@ -17,11 +17,15 @@ def clock(after: float = 0.0) -> str:
 class Capacity:
     """Waits for one pod."""
 
-    def __init__(self, cloud: TpuCloud, say: Callable[[str], None]):
-        self.cloud, self.settings = cloud, cloud.settings
+    def __init__(
+        self, cloud: TpuCloud, say: Callable[[str], None], metadata: Callable[[], dict[str, str]] = dict
+    ) -> None:
+        self.cloud, self.settings, self.metadata = cloud, cloud.settings, metadata
         self.say = lambda sentence: say(f"TPU pod {cloud.name}: {sentence}")
         self.granted = False
         """Whether there has been a pod: then a text about quota means that its remains still count."""
+        self.node = ""
+        """How the hosts call the last node that was seen."""
         self.last_words: Callable[[str], str] | None = None
         """Reads from the bucket why a pod deleted itself."""
         self.requested = False
@@ -43,6 +47,7 @@ class Capacity:
                 failure = self.cloud.failure_of(self.operation)
                 self.operation, existed = None, failure is None
             state = await self.cloud.describe()
+            self.node = str(state.orders.get("node", self.node))
             was_up = state.is_ready or state.node in LOST_NODE or state.queued == "SUSPENDED"
             self.granted = self.granted or was_up
             if state.is_ready:
@@ -77,7 +82,7 @@ class Capacity:
         self.say(f"requesting {settings.provisioning} {settings.accelerator_type} in {self.settings.zone}")
         self.requested = True
         try:
-            self.operation = await self.cloud.create()
+            self.operation = await self.cloud.create(await asyncio.to_thread(self.metadata))
             if self.operation is None:
                 self.requested = self._is_ours(await self.cloud.describe())
         except CloudError as error:
@@ -114,10 +119,9 @@ class Capacity:
         """Whether the pod's own idle rule has ended it: its guard has left word in the bucket."""
         if not (state.was_deleted and self.last_words):
             return False
-        pod = f"{self.cloud.name}-{self.cloud.incarnation}"
         try:
-            why = await asyncio.to_thread(self.last_words, pod)
-        except Exception as error:  # whatever a client of Cloud Storage raises
+            why = await asyncio.to_thread(self.last_words, self.node)
+        except (OSError, RuntimeError, ValueError) as error:  # offline, refused, forged
             self.say(f"why it is gone cannot be read from the bucket ({error})")
             return False
         if why:

@@ -25,36 +25,8 @@ class Offline(CloudError):
     """The cloud cannot be reached, or does not answer."""
 
 
-class NoHostKeys(CloudError):
-    """The API does not give the hosts' ssh keys."""
-
-
 class DeletedByUser(CloudError):
     """Somebody deleted the pod on purpose."""
-
-
-class HostKeyError(PodError):
-    """A host shows the wrong host key."""
-
-
-class Unreachable(Exception):
-    """A host does not answer at the moment."""
-
-
-class HostsSilentError(PodError):
-    """A host of a pod that should be ready has not answered for too long."""
-
-
-class LoginRefused(Unreachable):
-    """A host answers and refuses this user or key."""
-
-
-class TaskLost(Exception):
-    """A task on a host is gone, and its job is not to blame."""
-
-
-class TaskSilent(TaskLost):
-    """The host of a task has not answered for some time: the task may still run."""
 
 
 def needs_login(error: Exception) -> bool:

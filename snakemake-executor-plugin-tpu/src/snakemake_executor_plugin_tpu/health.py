@@ -2,10 +2,7 @@
 
 from collections.abc import Callable, Collection
 
-from .errors import COMMAND
-
 EARLY_SECONDS = 120.0
-ASIDE = "/run/snakemake-tpu/shared/aside"
 SUSPECTS = 2  # jobs that failed early on a host and on no other
 Place = tuple[str, int]
 """Slice and host."""
@@ -56,7 +53,7 @@ class Health:
     def words(self, slice: str = "") -> str:
         """Return what is set aside, on all slices or on one; empty if nothing is."""
         return "; ".join(
-            f"w{host} of {name} is set aside ({why}); `{COMMAND} ssh {host} -- rm {ASIDE}` lets it serve again"
+            f"w{host} of {name} is set aside ({why}); the next call gives it jobs again"
             for (name, host), why in sorted(self.aside.items())
             if slice in ("", name)
         )
