@@ -13,7 +13,7 @@ from snakemake_executor_plugin_tpu.emulator import EmulatedPod
 from snakemake_executor_plugin_tpu.emulator.hosts import Host, send
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "snakemake-executor-plugin-tpu" / "tests"))
-from study import Call, Study, until  # noqa: E402
+from study import FINISHED, Call, Study, until
 
 QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 64 in region us-central2"
 SILENCE = 10.0  # seconds: longer than hosts and controllers of an emulated pod count as fresh
@@ -53,7 +53,11 @@ class Scene:
         """Return the numbers of the hosts on which each job runs."""
         lines = [list(host.processes(PROGRAM).values()) for host in self.pod.hosts]
         return {
-            job: [rank for rank, found in enumerate(lines) if any(f"checkpoints/{job} " in line for line in found)]
+            job: [
+                rank
+                for rank, found in enumerate(lines)
+                if any(f"checkpoints/{job} " in line for line in found)
+            ]
             for job in self.study.jobs
         }
 
@@ -107,7 +111,7 @@ def kill_loop(scene: Scene) -> bool:
 
 @fault("killed loops")
 def kill_loops(scene: Scene) -> bool:
-    return all([host.kill_loop() for host in scene.pod.hosts])
+    return min([host.kill_loop() for host in scene.pod.hosts])
 
 
 @fault("killed runner", deadly=True, reach="host")
@@ -450,3 +454,5 @@ def progress(scene: Scene) -> dict[str, int]:
                 said |= {job: int(text)} if text.isdigit() else {}
     return said
 
+
+__all__ = ["FAULTS", "FINISHED", "Fault", "Scene", "Study", "until"]

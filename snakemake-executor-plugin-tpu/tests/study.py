@@ -62,7 +62,7 @@ def default_signals() -> Iterator[None]:
 class Study:
     """A copy of the test workflow with its own jobs, and the calls of Snakemake on it."""
 
-    def __init__(self, folder: Path, pod: EmulatedPod, jobs: dict[str, Any], **profile: Any):
+    def __init__(self, folder: Path, pod: EmulatedPod, jobs: dict[str, Any], /, **profile: Any):
         shutil.copytree(WORKFLOW, folder)
         self.folder, self.pod, self.jobs, self.profile = folder, pod, jobs, profile
         self.prefix = f"study-{uuid.uuid4().hex[:8]}"

@@ -135,7 +135,10 @@ def test_too_many_writes_of_one_name_are_slowed_down(bucket, gcs):
         ),
         ((403, b'{"error": {"message": "x does not have y"}}'), "give the account roles/storage.objectUser"),
         ((400, b"what?"), r"answers 400 \(what\?\)"),
-        ((404, b'{"error": {"message": "The specified bucket does not exist."}}'), "gs://tests does not exist"),
+        (
+            (404, b'{"error": {"message": "The specified bucket does not exist."}}'),
+            "gs://tests does not exist",
+        ),
     ],
 )
 def test_a_refusal_is_said_in_googles_words(answer, error):

@@ -50,7 +50,8 @@ class TpuApi:
     def __init__(
         self, boot: Callable[..., Any], destroy: Callable[..., Any], seconds_per_state: float = 0.05
     ) -> None:
-        self.boot, self.destroy, self.seconds_per_state = boot, destroy, seconds_per_state
+        self.boot, self.destroy = boot, destroy
+        self.seconds_per_state = self.usual_seconds = seconds_per_state
         self.no_capacity: dict[str, int] = {}
         self.why_failed = NO_CAPACITY
         self.ids = itertools.count(1)
@@ -88,6 +89,10 @@ class TpuApi:
         with self.lock:
             self.failures += [(method, ApiError(grpc.StatusCode[code], message))] * count
 
+    def planned(self) -> int:
+        """Return how many planned errors nobody has been answered with yet."""
+        return len(self.failures) + sum(map(len, self.refusals.values()))
+
     def clear_faults(self) -> None:
         """Forget the planned faults."""
         with self.lock:
@@ -96,7 +101,7 @@ class TpuApi:
             self.full_zones.clear()
             for refusals in self.refusals.values():
                 refusals.clear()
-            self.offline = False
+            self.offline, self.seconds_per_state = False, self.usual_seconds
 
     def forget(self) -> None:
         """Forget every node and request."""

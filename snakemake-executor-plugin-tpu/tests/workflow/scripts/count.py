@@ -90,7 +90,11 @@ else:
     step = int(found or 0)
 variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COUNT_OPTION")
 seen = {key: value for key, value in os.environ.items() if key.startswith("TPU_") or key in variables}
-put(f"{args.checkpoint}/launches/{LAUNCH}-{RANK}", json.dumps({"from": step, "environment": seen}))
+secret = f"{len(os.environ.get('COUNT_SECRET', ''))} characters"
+put(
+    f"{args.checkpoint}/launches/{LAUNCH}-{RANK}",
+    json.dumps({"from": step, "environment": seen, "secret": secret}),
+)
 print(f"launch {LAUNCH}, rank {RANK} of {SIZE}: from step {step}", flush=True)
 if RANK == 0:
     put(f"{args.checkpoint}/owner", LAUNCH)
