@@ -20,6 +20,10 @@ REQUEST = JobRequest("job", "same", "job", 1, "true", {}, b"")
 PATIENCE = 120.0
 
 
+class Killed(Exception):
+    """What the threads of a killed call get; nothing repeats it."""
+
+
 class Controller:
     """One call: a pool that a test may kill (it says nothing more to the bucket) and start again."""
 
@@ -55,15 +59,18 @@ class Controller:
         self._way = self._way or storage_transport()
         name = body.split(b'"name": "', 1)[1].split(b'"', 1)[0].decode() if body else ""
         if self.dead.is_set() or (name and self.strike("before", name)):
-            self.dead.set()
-            raise OSError("killed")
+            self.die()
         answer = self._way(method, path, body, headers)
         if name and self.strike("after", name):
-            self.dead.set()
-            raise OSError("killed")
+            self.die()
         return answer
 
+    def die(self) -> None:
+        self.loop.call_soon_threadsafe(self.dead.set)
+        raise Killed("this call is dead")
+
     async def __aenter__(self) -> "Controller":
+        self.loop = asyncio.get_running_loop()
         health = Health(self.lines.append)
         self.slices = [
             Slice(one, self.folder, self.lines.append, health, lambda: bool(self.runs), self.transport)
@@ -76,8 +83,11 @@ class Controller:
         return self
 
     async def __aexit__(self, *_: Any) -> None:
-        await self.pool.close()
-        await asyncio.sleep(0)
+        if not self.dead.is_set():
+            await self.pool.close()
+        for slice in self.slices:
+            slice.stop.set()
+            await slice.cloud.close()
 
     async def run(self, slot: str = "job", command: str = "true", **request: Any) -> Outcome:
         """Run a job to its end, as Snakemake does: it is collected once its success was told."""

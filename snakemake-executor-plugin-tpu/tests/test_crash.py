@@ -12,6 +12,7 @@ ONE_HOST = [*itertools.product(MOMENTS, ("start", "log-0/000001", "verdict", "be
 RANK_0 = [*itertools.product(MOMENTS, ("start", "runs/1", "log-0/000001", "exit-2", "stop", "verdict"))]
 OTHERS = [*itertools.product(MOMENTS, ("runs/1/start-2", "log-2/000001", "runs/1/exit-2"))]
 WRITES = ("controller", "assignment", "record", "sources", "collected")
+CORE = (("after", "record"), ("before", "collected"))
 CALLS = [*itertools.product(MOMENTS, WRITES)]
 
 
@@ -117,7 +118,10 @@ async def killed_at(controller, moment, what):
     await asyncio.gather(running, *(s.task for s in controller.slices if s.task), return_exceptions=True)
 
 
-@pytest.mark.parametrize(("moment", "what"), CALLS)
+@pytest.mark.parametrize(
+    ("moment", "what"),
+    [pytest.param(*point, marks=[pytest.mark.full] * (point not in CORE)) for point in CALLS],
+)
 def test_call_that_dies_at_any_write_is_continued_by_the_next(call, tmp_path, monkeypatch, moment, what):
     monkeypatch.setenv("SNAKEMAKE_TPU_TIMES", "silence=1 beat=0.3")
 

@@ -57,9 +57,11 @@ class Control:
     the bucket and block as long as its patience; `hear` and `renew` are called from one thread at a time.
     """
 
-    def __init__(self, bucket: Bucket, hosts: int, setup: Document, times: Mapping[str, float]) -> None:
+    def __init__(
+        self, bucket: Bucket, hosts: int, setup: Document, times: Mapping[str, float], call: str = ""
+    ) -> None:
         self.bucket, self.hosts, self.setup, self.times = bucket, hosts, setup, times
-        self.id = uuid.uuid4().hex
+        self.id = call or uuid.uuid4().hex
         self.who = f"{getpass.getuser()}@{socket.gethostname()}"
         self.beats: dict[int, Document] = {}
         self.heard_at = self.since = time.monotonic()
@@ -75,7 +77,8 @@ class Control:
         except Forged as error:
             raise PodError(f"{error}. Delete {self.bucket.url}/controller.") from None
         lease = self._lease.document
-        if self._lease.age < self.times["silence"] and lease["who"] != NOBODY:
+        ours = lease["who"] == NOBODY or lease["by"] == self.id
+        if self._lease.age < self.times["silence"] and not ours:
             raise Taken(
                 f"The pod is in use by the Snakemake of {lease['who']}, heard {self._lease.age:.0f} s ago."
             )

@@ -7,6 +7,7 @@ been up in this call, or after an hour.
 import asyncio
 import json
 import secrets
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -102,8 +103,8 @@ class Slice:
         self.on_tick: Callable[[], None] = lambda: None
         self.ticked = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
-        self._transport = transport
-        self._key, self._node, self._created = b"", "", False
+        self._transport, self.stop = transport, threading.Event()
+        self._key, self._node, self._created, self._existed = b"", "", False, False
         self._state: tuple[float, PodState] | None = None
         self._told: dict[str, str] = {}
         self._spare = SPARE_SLICES
@@ -112,29 +113,27 @@ class Slice:
 
     @property
     def is_starting(self) -> bool:
-        return self.task is not None and not self.task.done() and self.control is None
+        return self.task is not None and not self.task.done() and not (self.control or self.error)
 
     def start(self) -> asyncio.Task[None]:
-        """Bring the slice up and drive it, unless that is going on."""
-        if self.task is None or self.task.done():
+        """Bring the slice up and drive it until it is lost, unless that is going on."""
+        if self.task is None or self.task.done() or self.error:
             self.error = None
             self.task = asyncio.ensure_future(self._live())
+            self.task.add_done_callback(lambda _: self.on_tick())  # jobs that wait start it again
         return self.task
 
     async def _live(self) -> None:
-        pause, lost = PAUSES[0], ""
-        self._failing_since = 0.0
+        pause = PAUSES[0]
         while True:
             try:
-                await self._bring_up(existed=bool(lost))
-                lost = await self._drive()
-                self._lose(lost)
-                if not self.is_busy():
-                    return
+                await self._bring_up()
+                self._lose(await self._drive())
+                self._existed = True
+                return
             except TROUBLE as error:
                 self._lose(str(error))
                 now = time.monotonic()
-                pause = min(2 * pause, PAUSES[1]) if self._failing_since else PAUSES[0]
                 self._failing_since = self._failing_since or now
                 final = isinstance(error, (DeletedByUser, Taken)) or not self.was_up
                 if final or now - self._failing_since > TROUBLE_SECONDS:
@@ -142,6 +141,7 @@ class Slice:
                     return
                 self.say(red(f"{error} Jobs wait; next try in {pause:.0f} s"))
                 await asyncio.sleep(pause)
+                pause = min(2 * pause, PAUSES[1])
             except Exception as error:
                 self._fail(PodError(f"The plugin failed on the pod: {type(error).__name__}: {error}"))
                 return
@@ -166,13 +166,13 @@ class Slice:
         self.ticked = asyncio.Event()
         self.on_tick()
 
-    async def _bring_up(self, existed: bool) -> None:
+    async def _bring_up(self) -> None:
         state = await self.cloud.describe()
         if not state.is_ready:
             if self.settings.end and self.settings.create and time.time() > self.settings.end_time():
                 raise PodError(f"tpu-end ({self.settings.end}) has passed: nothing is created after it.")
             await self._prepare_key(state)
-            state = await self.capacity.wait(existed)
+            state = await self.capacity.wait(self._existed)
         self._check_type(state)
         self._key, node = key_of(state, self.settings), str(state.orders["node"])
         self._created = state.call == self.cloud.call
@@ -186,7 +186,7 @@ class Slice:
             "python": environment.python,
         }
         document = {"node": node, "code": code, "setup": setup, "python": self.settings.python}
-        control = Control(bucket, self.hosts, document, state.orders.get("times", self.settings.times()))
+        control = Control(bucket, self.hosts, document, state.orders["times"], self.cloud.call)
         await asyncio.to_thread(control.acquire)
         self._node, self._state, self._told = state.incarnation, (time.monotonic(), state), {}
         self.control = control
@@ -198,7 +198,14 @@ class Slice:
         """Return the slice's part of the bucket; calls are repeated as long as a job may run without a controller."""
         self._transport = self._transport or storage_transport()
         patience = self.cloud.patience
-        return Bucket(namespace(self.settings, key), key, self._transport, patience=patience, tell=self.say)
+        return Bucket(
+            namespace(self.settings, key),
+            key,
+            self._transport,
+            patience=patience,
+            tell=self.say,
+            stop=self.stop,
+        )
 
     def _upload(self, bucket: Bucket, environment: Environment) -> str:
         bucket.create_content("sources", environment.lock.encode())
@@ -380,6 +387,7 @@ class Slice:
         if self.task is not None:
             await end(self.task)
         self.cloud.patience = CLOSE_SECONDS
+        self.stop.set()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.capacity.withdraw()
@@ -387,7 +395,6 @@ class Slice:
             why = str(error) or f"Google has not deleted it within {CLOSE_SECONDS:.0f} s"
             self.say(red(f"the request could not be withdrawn: {why} {DOWN} withdraws it"))
         if self.control is not None:
-            self.control.bucket.stop.set()
             try:
                 await asyncio.to_thread(self.control.release)
             except TROUBLE as error:

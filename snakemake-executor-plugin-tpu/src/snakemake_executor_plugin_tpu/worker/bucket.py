@@ -140,13 +140,14 @@ class Bucket:
         transport: "Transport | None" = None,
         patience: float = 0.0,
         tell: Callable[[str], None] = lambda sentence: None,
+        stop: "threading.Event | None" = None,
     ) -> None:
         self.url = url.rstrip("/")
         self.name, _, prefix = self.url.removeprefix("gs://").partition("/")
         self.prefix = f"{prefix}/" if prefix else ""
         self.key, self.patience, self.tell = key, patience, tell
         self.transport: Transport = transport or HostTransport()
-        self.stop = threading.Event()
+        self.stop = stop or threading.Event()
         self._silent_since, self._told = 0.0, False
 
     def _call(
