@@ -16,6 +16,7 @@ The settings are those of the plugin without the prefix `tpu-`, from the profile
 import asyncio
 import os
 import re
+import signal
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -247,6 +248,7 @@ async def run_on_slices(args: Any, slices: list[ExecutorSettings]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         args, settings = parse(sys.argv[1:] if arguments is None else arguments)
         return asyncio.run(run_on_slices(args, settings.of_slices()))

@@ -14,6 +14,9 @@ def clock(after: float = 0.0) -> str:
     return time.strftime("%H:%M:%S UTC", time.gmtime(time.time() + after))
 
 
+ACCOUNT_SECONDS = 300.0
+
+
 class Capacity:
     """Waits for one pod."""
 
@@ -38,7 +41,7 @@ class Capacity:
         Raises CloudError if the API or the profile refuses.
         """
         self.granted = self.granted or existed
-        self.reported_at = time.monotonic()
+        self.reported_at = self.began = time.monotonic()
         self.since, self.reported, self.operation = clock(), "", None
         pause, most = self.cloud.poll_seconds
         retry, failure = 0.0, None
@@ -98,8 +101,18 @@ class Capacity:
         return state.is_absent or state.call in ("", self.cloud.call)
 
     def _is_final(self, error: Exception) -> bool:
+        # A service account that was made a moment ago is not known everywhere yet.
+        if (
+            isinstance(error, gx.PermissionDenied)
+            and "act as" in str(error)
+            and self._waited() < ACCOUNT_SECONDS
+        ):
+            return False
         ended = "limit: 0" in str(error).lower()  # the grant, for good
         return is_refused(error) and (ended or not (self.granted and is_quota(error)))
+
+    def _waited(self) -> float:
+        return time.monotonic() - self.began
 
     async def _pause(self, error: Exception, last: float) -> float:
         """Wait before the next request, twice as long each time; raise if another one cannot succeed."""

@@ -155,6 +155,8 @@ class TpuCloud:
 
     def _silence(self, error: Exception) -> str:
         since = time.strftime("%H:%M", time.localtime(time.time() - time.monotonic() + self.silent_since))
+        if isinstance(error, gx.TooManyRequests):
+            return f"The project {self.project} asks Google too often since {since} ({short(error)}); your jobs go on."
         return f"Cannot reach Google since {since} ({short(error)}); nothing was changed, your jobs go on."
 
     def _heard(self) -> None:

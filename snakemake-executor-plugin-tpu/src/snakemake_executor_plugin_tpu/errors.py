@@ -101,6 +101,16 @@ def explain(error: Exception, action: str, spec: Any) -> str:
             "Your credentials name a quota project that you may not use: run `gcloud auth application-default "
             f"set-quota-project {project}`, or have its owner grant roles/serviceusage.serviceUsageConsumer ({text})."
         )
+    if says("vpc service controls", "vpcservicecontrols"):
+        return (
+            f"VPC Service Controls of your organization forbid this machine to {action}: run it inside the perimeter "
+            f"of project {project}, or have its administrator add an access level ({text})."
+        )
+    if says("vmexternalipaccess"):
+        return (
+            "Your organization forbids external addresses (constraints/compute.vmExternalIpAccess): set "
+            f"tpu-internal-ips: true and give the hosts Cloud NAT ({text})."
+        )
     if denied and says("not found or access"):
         return (
             f"Project {project} has no access to TPUs in {zone}: v4 is in us-central2-b only, for projects with a "

@@ -1,6 +1,7 @@
 """One job from its submission to its end, with as many launches as the slices make necessary."""
 
 import asyncio
+import itertools
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,9 @@ TERMINATED = (137, 143)
 NOTICE_SECONDS = 30.0  # in which the API tells of a preemption that has ended a process already
 ENDING_SECONDS = 15.0  # in which the hosts of an ended launch get free and send their last lines
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+OF_SNAKEMAKE = re.compile(
+    r"\[?(\w{3} \w{3} +\d+ .*\]|Error in rule|RuleException|Exiting because|WorkflowError)"
+)
 # Ends of a launch that are none of the job's.
 LOST = {
     "restarted": "its host was restarted",
@@ -37,6 +41,12 @@ LOST = {
 }
 PROVED = {"lost", "restarted", "shutdown", "fence"}
 """Ends that prove nothing against a job whose first checkpoint was not due yet."""
+
+
+def reason_of(tail: Sequence[str]) -> str:
+    """Return the last line that the job itself has printed: what Snakemake says of a failure follows it."""
+    own = list(itertools.takewhile(lambda line: not OF_SNAKEMAKE.match(line), tail))
+    return next((line.strip()[:120] for line in reversed(own or list(tail)) if line.strip()), "")
 
 
 @dataclass(frozen=True)
@@ -385,8 +395,7 @@ class JobRun:
         every = sum(each.hosts for each in self.pool.slices)
         place = (slice.name, self._hosts[0])
         if len(self._hosts) == 1 and self.pool.health.note(self.slot, place, failed, every):
-            last = next((line for line in reversed(tail) if line.strip()), "").strip()[:120]
-            why = f"{SUSPECTS} jobs failed there within {EARLY_SECONDS:.0f} s and nowhere else ({last})"
+            why = f"{SUSPECTS} jobs failed there within {EARLY_SECONDS:.0f} s and nowhere else ({reason_of(tail)})"
             self.pool.set_aside(place, f"{why}{slice.unhealthy()}", self)
 
     # ---- its logs

@@ -19,8 +19,9 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 
 API = "https://storage.googleapis.com"
-TRANSIENT = frozenset({0, 401, 408, 429, 500, 502, 503, 504})
-"""Answers after which a request is repeated; 0 is no answer. A token may expire while it is on its way (401)."""
+TRANSIENT = frozenset({0, 408, 429, 500, 502, 503, 504})
+"""Answers after which a request to Cloud Storage is repeated; 0 is no answer."""
+NO_BUCKET = "The specified bucket does not exist."
 TIMEOUT = 60.0
 MOST_PAUSE = 30.0
 TELL_SECONDS = 60.0
@@ -106,6 +107,7 @@ class HostTransport:
             raise OSError(f"{type(error).__name__}: {error}") from None
         if answer.status == 401:
             self._account.forget()
+            raise OSError("the token had expired")
         return answer.status, answer.headers, data
 
     def _authorization(self) -> dict[str, str]:
@@ -166,11 +168,9 @@ class Bucket:
                 if status >= 400 and status not in (404, 412):
                     raise Refused(self._explain(status, data))
                 return answer, doubt
-            doubt = doubt or status not in (401, 429)
+            doubt = doubt or status != 429
             sentence = self._silence(status, data)
             if time.monotonic() + pause - began > self.patience or self.stop.is_set():
-                if status == 401:
-                    raise Refused(self._explain(status, data))
                 raise Offline(sentence)
             self.stop.wait(pause)
             pause = min(2 * pause, MOST_PAUSE)
@@ -209,7 +209,7 @@ class Bucket:
         """Return an object, None if there is none."""
         (status, headers, data), _ = self._call("GET", self._path(name))
         if status == 404:
-            if "bucket" in reason_of(data).lower():
+            if reason_of(data) == NO_BUCKET:
                 raise Refused(
                     f"The bucket gs://{self.name} does not exist: `gcloud storage buckets create` makes it."
                 )
