@@ -157,6 +157,8 @@ class JobRun:
         launch = f"{self.request.label}: launch {record.launch} of an earlier call"
         verdict = await self._call(control.bucket.read, self._path("verdict"))
         same = record.fingerprint == self.request.fingerprint
+        if verdict:
+            await self._read_logs(control, last=True)
         if verdict and same and verdict["code"] == 0:
             self.say(f"{launch} has ended well")
             return self._success(verdict)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from . import runner
-from .bucket import Bucket, Document, Forged, Lost, Refused, sign, unseal
+from .bucket import Bucket, Document, Forged, Lost, Offline, Refused, sign, unseal
 from .files import LEAST_DISK, Task, free_disk, make_ballast, read_json, read_line, root, write_json
 from .idle import Idle
 from .tpurun import rank_variables
@@ -106,7 +106,7 @@ class Loop:
         self.logged_at = 0.0
         self.busy_at = self.moved_at = time.monotonic()
         self.progress: str | None = None
-        self.error, self.shutting_down = "", False
+        self.error, self.trouble, self.shutting_down = "", "", False
         self.idle = Idle(orders, self.bucket)
 
     # ---- the ticks
@@ -120,6 +120,9 @@ class Loop:
             except (OSError, Forged, Refused) as problem:  # Offline is an OSError
                 self.moved_at = time.monotonic()  # without the bucket there is no progress
                 error = f"{type(problem).__name__}: {problem}"
+                self.trouble = "" if isinstance(problem, Offline) else error
+            else:
+                self.trouble = ""
             if error and error != self.error:
                 print(time.strftime("%F %T"), error, flush=True)
             self.error = error
@@ -336,7 +339,7 @@ class Loop:
         if now - told_at < due:
             return
         changing = {"idle": now - self.busy_at, "still": now - self.moved_at, "at": time.time(), **machine()}
-        changing |= {"status": read_line(task.folder / "status") if task else None, "error": self.error}
+        changing |= {"status": read_line(task.folder / "status") if task else None, "error": self.trouble}
         name = f"hosts/{self.rank}/beat"
         self.bucket.put(name, sign(self.key, name, {**state, **changing}))
         self.told = (state, now)
