@@ -13,7 +13,7 @@ from snakemake_executor_plugin_tpu.emulator import EmulatedPod
 from snakemake_executor_plugin_tpu.emulator.hosts import Host, send
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "snakemake-executor-plugin-tpu" / "tests"))
-from study import FINISHED, Call, Study, until
+from study import FINISHED, Call, Study, default_signals, until
 
 QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 64 in region us-central2"
 SILENCE = 10.0  # seconds: longer than hosts and controllers of an emulated pod count as fresh
@@ -455,4 +455,4 @@ def progress(scene: Scene) -> dict[str, int]:
     return said
 
 
-__all__ = ["FAULTS", "FINISHED", "Fault", "Scene", "Study", "until"]
+__all__ = ["FAULTS", "FINISHED", "Fault", "Scene", "Study", "default_signals", "until"]

@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -124,16 +125,35 @@ def interrupt_whole_run(
             return
 
 
-def share_kernel(pod: EmulatedPod, folder: Path) -> None:
-    """Let the hosts find this machine's CPU kernel, which each would compile for ten seconds; the rest of their caches
-    stays their own."""
+def compiled_kernel(folder: Path) -> dict[str, str]:
+    """Compile the CPU kernel, which each host would do by itself, and return the variable by which all find it."""
+    place = folder / "cache" / "trm"
+    place.mkdir(parents=True)
     with contextlib.suppress(BuildError):
-        place = folder / "cache" / "trm"
-        place.mkdir(parents=True)
         shutil.copy2(library(), place)
-        for host in pod.hosts:
-            own = {"XDG_CACHE_HOME": str(place.parent), "TRM_CACHE": f"{host.home}/.cache/trm"}
-            host.environment = host.environment | own
+    return {"XDG_CACHE_HOME": str(place.parent)}
+
+
+def share_kernel(pod: EmulatedPod, kernel: dict[str, str]) -> None:
+    """Let the hosts find the compiled kernel; the rest of their caches stays their own."""
+    for host in pod.hosts:
+        host.environment |= {**kernel, "TRM_CACHE": f"{host.home}/.cache/trm"}
+
+
+class Background(threading.Thread):
+    """A call beside this thread; `result` waits for its end."""
+
+    def __init__(self, call: Callable[[], int]):
+        super().__init__()
+        self.call, self.begin = call, time.monotonic()
+        self.start()
+
+    def run(self) -> None:
+        self.code, self.seconds = self.call(), time.monotonic() - self.begin
+
+    def result(self) -> int:
+        self.join()
+        return self.code
 
 
 def rehearse(
@@ -141,21 +161,20 @@ def rehearse(
     accelerator: str = "v4-64",
     slices: int = 1,
     study: Path | None = None,
-    least_runs: int = 6,
+    least_runs: int = 3,
     faults: tuple[str, ...] = FAULTS,
 ) -> Outcome:
     """Run the study on the emulated pod and locally, and compare; `study`: another rehearsal.yaml."""
     outcome, started = Outcome(), time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    here = checkout(folder / "here", study)
-    code = snakemake(here, {}, folder / "here.log", "--profile", "profiles/local", "--config", STUDY)
-    outcome.check(code == 0, f"the study runs locally ({time.monotonic() - started:.0f} s)")
-    there, done = checkout(folder / "there", study), threading.Event()
-    version = commit_in_words() or "0" * 40
-    hosts_started = time.monotonic()
+    here, there = checkout(folder / "here", study), checkout(folder / "there", study)
+    kernel = compiled_kernel(folder)
+    words = ("--profile", "profiles/local", "--config", STUDY)
+    local = Background(lambda: snakemake(here, kernel, folder / "here.log", *words))
+    done, version = threading.Event(), commit_in_words() or "0" * 40
     with EmulatedPod(folder / "pod", accelerator, slices=slices) as pod:
-        share_kernel(pod, folder)
+        share_kernel(pod, kernel)
         environment = pod.environment | {
             "TRM_BUCKET": f"gs://{pod.bucket.name}/{PREFIX}",
             "TRM_COMMIT": version,
@@ -177,7 +196,8 @@ def rehearse(
             done.set()
             for culprit in culprits:
                 culprit.join()
-        outcome.check(code == 0, f"the study runs on the pod ({time.monotonic() - hosts_started:.0f} s)")
+        outcome.check(code == 0, f"the study runs on the pod ({time.monotonic() - started:.0f} s)")
+        outcome.check(local.result() == 0, f"the study runs locally ({local.seconds:.0f} s)")
         outcome.check(
             outcome.preempted_at > 0, f"the pod was preempted after step {outcome.preempted_at}'s checkpoint"
         )
