@@ -7,6 +7,7 @@ import re
 import pytest
 from calls import Controller
 
+from snakemake_executor_plugin_tpu import health
 from snakemake_executor_plugin_tpu import slice as slices
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.worker.bucket import sign
@@ -62,7 +63,7 @@ def test_jobs_of_one_and_of_all_hosts_end_with_their_codes_and_logs(call, tmp_pa
     asyncio.run(story())
 
 
-def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, monkeypatch):
+def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, empty_pod, monkeypatch):
     monkeypatch.setenv("SNAKEMAKE_TPU_TIMES", "silence=2 beat=0.5")
 
     async def story():
@@ -78,7 +79,12 @@ def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, 
                 assert (await third.run("three")).ok
                 outcome = await first.run("four")
                 assert not outcome.ok
-                assert "Another controller has taken the pod" in outcome.message
+                assert re.search(
+                    "Another controller has taken the pod|in use by the Snakemake of", outcome.message
+                )
+                assert not any(
+                    "/jobs/four/" in name and name.endswith("start") for name in objects(empty_pod, first)
+                )
 
     asyncio.run(story())
 
@@ -135,7 +141,7 @@ def test_no_object_holds_a_secret_and_nobody_without_the_key_gives_commands(call
     async def story():
         async with call() as controller:
             secret = {"WANDB_API_KEY": "sesame-open-1234"}
-            echo = "tpurun bash -c 'test $WANDB_API_KEY = sesame-open-1234'"
+            echo = "tpurun bash -c 'test ${#WANDB_API_KEY} = 16'"
             assert (await controller.run("job", echo, hosts=4, environment=secret)).ok
             found = objects(empty_pod, controller)
             assert len(found) > 20
@@ -210,10 +216,14 @@ def test_trouble_of_a_slice_that_was_up_is_waited_for(call, empty_pod, monkeypat
 def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path):
     async def story(pod):
         async with Controller(pod, tmp_path / "call", slices=2) as controller:
-            jobs = [controller.run(f"job{n}", "test $TPU_LAUNCH = 2 || sleep 4") for n in range(2)]
+            go = tmp_path / "go"
+            work = f"test $TPU_LAUNCH = 2 || while ! test -e {go}; do sleep 0.1; done"
+            jobs = [controller.run(f"job{n}", work) for n in range(2)]
             running = asyncio.gather(*jobs)
             await until(lambda: all(host.jobs() for host in pod.hosts))
             pod.preempt(name="pod-1")
+            await until(lambda: "launching it again" in controller.output)
+            go.touch()
             ends = await running
             assert sum(outcome.ok for outcome in ends) == 2, controller.output
             assert controller.output.count("launching it again") == 1
@@ -239,5 +249,25 @@ def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, empty_pod, tmp_p
             assert "w1 of pod is set aside: 2 jobs failed there" in controller.output
             bad.unlink()
             await until(lambda: "passed its check and serves again" in controller.output)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("trouble", ["rank", "aside"])
+def test_a_slice_with_a_bad_host_is_replaced_once_its_jobs_have_ended(call, monkeypatch, trouble):
+    async def story():
+        async with call() as controller:
+            assert (await controller.run("first")).ok
+            [slice] = controller.slices
+            node = slice.control.setup["node"]
+            if trouble == "aside":
+                monkeypatch.setattr(health, "LONG_SECONDS", 0.0)
+                controller.pool.health.set_aside(("pod", 2), "two jobs failed there")
+            for job in ("one", "two") if trouble == "rank" else ():
+                outcome = await controller.run(job, "tpurun bash -c 'test $RANK != 2'", hosts=4)
+                assert "rank 2 on w2" in outcome.message
+            assert (await controller.run("last", "tpurun true", hosts=4)).ok
+            assert slice.control.setup["node"] != node
+            assert "the slice is deleted and made anew" in controller.output
 
     asyncio.run(story())

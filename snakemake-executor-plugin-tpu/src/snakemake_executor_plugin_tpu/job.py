@@ -11,12 +11,12 @@ from typing import Any
 
 from .allocation import libtpu_variables, slice_of
 from .control import Control
-from .errors import COMMAND, PodError
+from .errors import COMMAND, PodError, red
 from .health import EARLY_SECONDS, SUSPECTS
 from .pool import Pool
 from .records import JobRecord
 from .settings import ExecutorSettings
-from .slice import Slice
+from .slice import PAUSES, TROUBLE_SECONDS, Slice
 from .worker.bucket import Cell, Document, Forged, Refused, seal
 
 TERMINATED = (137, 143)
@@ -202,7 +202,17 @@ class JobRun:
         return f"jobs/{self.slot}/{(record or self.record).launch}/{name}"
 
     async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.to_thread(function, *arguments)
+        """Call the bucket in a thread. A refusal is trouble of the bucket, for which the job waits."""
+        began, pause = time.monotonic(), PAUSES[0]
+        while True:
+            try:
+                return await asyncio.to_thread(function, *arguments)
+            except Refused as error:
+                if time.monotonic() - began > TROUBLE_SECONDS:
+                    raise
+                self.say(red(f"{self.request.label}: {error} It waits; next try in {pause:.0f} s"))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PAUSES[1])
 
     # ---- a launch
 
@@ -327,7 +337,9 @@ class JobRun:
             if not (lost := await self._why_blameless(slice, control, verdict)):
                 await self._finish(control)
                 if early:
-                    self._note_health(slice, failed=True, tail=verdict.get("tail", []))
+                    self._note_health(
+                        slice, failed=True, tail=verdict.get("tail", []), rank=verdict.get("rank")
+                    )
                 return self._failure(slice, verdict)
             why, verdict = "lost", {**verdict, "about": lost}
         limits = {"stall": self.request.stall / 60, "runtime": self.request.runtime / 60}
@@ -392,13 +404,17 @@ class JobRun:
         if self.control is not None and self.record.state == "launched":
             await self._finish(self.control)
 
-    def _note_health(self, slice: Slice, failed: bool, tail: Sequence[str] = ()) -> None:
+    def _note_health(
+        self, slice: Slice, failed: bool, tail: Sequence[str] = (), rank: int | None = None
+    ) -> None:
         """Set the host aside if jobs of different names have failed early there, until it passes a check."""
         every = sum(each.hosts for each in self.pool.slices)
         place = (slice.name, self._hosts[0])
         if len(self._hosts) == 1 and self.pool.health.note(self.slot, place, failed, every):
             why = f"{SUSPECTS} jobs failed there within {EARLY_SECONDS:.0f} s and nowhere else ({reason_of(tail)})"
             self.pool.set_aside(place, f"{why}{slice.unhealthy()}", self)
+        if failed and len(self._hosts) > 1 and rank is not None:
+            slice.note_rank(self.slot, self._hosts[rank])
 
     # ---- its logs
 

@@ -23,7 +23,7 @@ from .driver import end
 from .errors import DOWN, CloudError, DeletedByUser, Offline, PodError, red
 from .google import storage_transport
 from .guarding import guard_in_words, guard_trouble, remaining
-from .health import Health
+from .health import SUSPECTS, Health
 from .settings import ExecutorSettings
 from .worker.bucket import Bucket, Forged, Refused, Transport, key_id
 from .worker.bucket import Offline as BucketOffline
@@ -108,6 +108,9 @@ class Slice:
         self._state: tuple[float, PodState] | None = None
         self._told: dict[str, str] = {}
         self._spare = SPARE_SLICES
+        self._ours = self._deleted = False
+        """Whether this plugin has created the slice."""
+        self._failed_ranks: dict[int, set[str]] = {}
 
     # ---- its life
 
@@ -129,7 +132,7 @@ class Slice:
             try:
                 await self._bring_up()
                 self._lose(await self._drive())
-                self._existed = True
+                self._existed, self._deleted = not self._deleted, False
                 return
             except TROUBLE as error:
                 self._lose(str(error))
@@ -175,7 +178,8 @@ class Slice:
             state = await self.capacity.wait(self._existed)
         self._check_type(state)
         self._key, node = key_of(state, self.settings), str(state.orders["node"])
-        self._created = state.call == self.cloud.call
+        self._created, self._ours = state.call == self.cloud.call, state.created_here
+        self._failed_ranks = {}
         self._save_key()
         bucket = await asyncio.to_thread(self.bucket, self._key)
         environment = Environment.of(self.settings)
@@ -265,6 +269,7 @@ class Slice:
             await asyncio.to_thread(control.tick, self.is_busy())
             self._tell_hosts(control)
             self._check_environment(control)
+            await self._retire()
             self._tick()
             silent = [
                 rank
@@ -344,7 +349,7 @@ class Slice:
         if len(never) < self.hosts and self._spare and not self.holder:
             self._spare -= 1
             self.say(red(f"{names} did not come up, others did; the slice is deleted and made anew"))
-            await self.cloud.delete(lambda now: now.incarnation == self._node)
+            await self._delete()
             return
         self._created = False
         where = (
@@ -360,11 +365,33 @@ class Slice:
             raise PodError(sentence)
         self.say(red(sentence))
 
+    @property
+    def why_retire(self) -> str:
+        """Return why the slice is to be replaced, which takes a slice of this plugin that may be created again."""
+        ranks = [rank for rank, jobs in self._failed_ranks.items() if len(jobs) >= SUSPECTS]
+        why = f"whole-slice jobs failed on w{ranks[0]} twice" if ranks else self.health.long_aside(self.name)
+        return why if self.settings.create and self._ours else ""
+
+    async def _retire(self) -> None:
+        """Delete a slice with a bad host, once its jobs have ended; the jobs that wait get a new one."""
+        if (why := self.why_retire) and not self.holder:
+            self.say(red(f"{why}; the slice is deleted and made anew"))
+            await self._delete()
+
+    async def _delete(self) -> None:
+        """Delete this incarnation and no later one; the next one is asked for as if there had been none."""
+        self._deleted = True
+        await self.cloud.delete(lambda now: now.incarnation == self._node)
+
+    def note_rank(self, job: str, rank: int) -> None:
+        """Note the host whose rank ended a whole-slice job: after two jobs the slice is replaced."""
+        self._failed_ranks.setdefault(rank, set()).add(job)
+
     # ---- its hosts
 
     def free(self) -> list[int]:
         """Return the hosts that could take a job now."""
-        if self.control is None:
+        if self.control is None or self.why_retire:
             return []
         return [rank for rank in self.control.free() if rank not in self.holder]
 

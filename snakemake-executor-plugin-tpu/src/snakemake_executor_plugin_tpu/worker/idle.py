@@ -44,7 +44,7 @@ class Idle:
             self.checked_at = now
         if why := self._why_delete(idle):
             self.deleting = why
-            self.bucket.create("ended", {"why": why, "node": self.orders["node"]})
+            self.bucket.create(f"ended/{self.orders['node']}", {"why": why})
             self._delete()
         found = self.bucket.get("controller") if current else None
         lease = float(current["lease"]) if current else 0.0

@@ -136,6 +136,8 @@ class Loop:
     def tick(self) -> None:
         if self.current is None and not self.shutting_down:
             self._look()
+            if self.current is None and free_disk() < LEAST_DISK:
+                Task.prune(set())
             if self.assignment:
                 self.builder.step(self.assignment.get("setup"), self.bucket)
         if self.current is not None:
@@ -239,8 +241,6 @@ class Loop:
 
     def _start(self, current: Document, task: Task, command: Document, more: dict[str, str]) -> None:
         """Start the command of the assignment, or of `tpurun` on another host."""
-        if free_disk() < LEAST_DISK:
-            Task.prune({task.name})
         sources = self.bucket.content("sources", current["sources"]) if current["sources"] else None
         variables = {
             **{
