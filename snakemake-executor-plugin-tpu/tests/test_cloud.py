@@ -1,9 +1,16 @@
 """The TPU API as the plugin uses it, against a server that speaks it."""
 
+import asyncio
+import json
+import re
+
 import pytest
 
-from snakemake_executor_plugin_tpu.cloud import CALL, LABEL
-from snakemake_executor_plugin_tpu.errors import CloudError
+from snakemake_executor_plugin_tpu.capacity import Capacity
+from snakemake_executor_plugin_tpu.cloud import CALL, LABEL, ORDERS, TpuCloud
+from snakemake_executor_plugin_tpu.emulator.iam import ROLES, TPU_PERMISSIONS
+from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser
+from snakemake_executor_plugin_tpu.guarding import remaining
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
 
@@ -57,3 +64,266 @@ def test_create_adopt_preempt_recreate_delete(api, play):
 )
 def test_each_type_of_slice_has_its_image(settings, image):
     assert ExecutorSettings(project="p", zone="z", name="pod", **settings).runtime() == image
+
+
+@pytest.mark.parametrize("provisioning", ["on-demand", "reserved"])
+def test_other_ways_to_pay(api, play, provisioning):
+    play(lambda _, capacity: capacity.wait(), provisioning=provisioning, reservation="projects/p/r")
+    (resource,) = api.queued.values()
+    assert "guaranteed" in resource
+    assert "spot" not in resource
+    assert resource.reservation_name == ("projects/p/r" if provisioning == "reserved" else "")
+
+
+def test_lack_of_capacity_is_waited_out_with_growing_pauses(api, play):
+    api.fail_requests(3, "z")
+    state, output = play(lambda _, capacity: capacity.wait(), accelerator_type="v4-32")
+    assert state.is_ready
+    waits = [line for line in output if "next try at" in line]
+    assert len(waits) == 3
+    assert "no spot v4-32 in z, requested since" in waits[0]
+    assert "There is no more capacity" in waits[0]
+
+
+def test_an_operation_that_the_api_refuses_to_show_is_not_waited_for(api, play, monkeypatch):
+    monkeypatch.setitem(ROLES, "custom", TPU_PERMISSIONS - {"tpu.operations.get"})
+    api.roles = {"custom"}
+    with pytest.raises(
+        CloudError, match="Not allowed to follow the request for pod in project p: .*tpu.admin"
+    ):
+        play(lambda _, capacity: capacity.wait())
+
+
+def test_request_that_no_controller_waits_for_expires(api, play, monkeypatch):
+    api.full_zones.add("z")
+
+    async def story(cloud, capacity):
+        await cloud.create({})
+        while (await cloud.describe()).queued != "FAILED":
+            await asyncio.sleep(0.01)
+        return await cloud.describe()
+
+    monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.QUEUE_SECONDS", 1)
+    state, _ = play(story)
+    assert "expired" in state.error
+
+
+def test_capacity_errors_at_the_request_are_retried_as_well(api, play):
+    message = "There is no more capacity in the zone z; you can try in another zone"
+    api.fail(2, "RESOURCE_EXHAUSTED", message, method="CreateQueuedResource")
+    state, output = play(lambda _, capacity: capacity.wait())
+    assert state.is_ready
+    assert sum("next try at" in line for line in output) == 2
+
+
+def test_an_unknown_zone_is_reported_with_the_command_that_lists_zones(api, play):
+    with pytest.raises(
+        CloudError, match="has no access to TPUs in nowhere: v4 .*gcloud compute tpus locations list"
+    ):
+        play(lambda _, capacity: capacity.wait(), zone="nowhere")
+
+
+def test_an_outage_during_an_operation_is_survived(api, play):
+    async def story(cloud, capacity):
+        api.fail(2, method="GetOperation")
+        return await capacity.wait()
+
+    assert play(story)[0].is_ready
+
+
+def test_a_failed_operation_is_reported_and_not_retried(api, play):
+    api.refuse(8, "Quota limit 'TPUV4CoresPerProjectPerZone' has been exceeded. Limit: 0")
+    with pytest.raises(CloudError, match="has no quota for spot v4-64 in z: .*Limit: 0"):
+        play(lambda _, capacity: capacity.wait())
+    assert api.calls.count("CreateQueuedResource") == 1
+
+
+QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 64 in region us-central2"
+
+
+def test_a_quota_text_after_a_preemption_is_waited_out(api, play):
+    """The queued resource that is being removed still counts: github.com/marin-community/marin/issues/87."""
+    for _ in range(3):
+        api.refuse(8, QUOTA)
+
+    async def story(cloud, capacity):
+        with pytest.raises(CloudError, match="has no quota for spot"):
+            await capacity.wait()
+        api.refusals["create"].clear()
+        await capacity.wait()
+        for _ in range(2):
+            api.refuse(8, QUOTA)
+        api.preempt()
+        return await capacity.wait(existed=True)
+
+    state, output = play(story)
+    assert state.is_ready
+    assert sum("next try at" in line and "exhausted" in line for line in output) == 2
+
+
+def test_a_grant_that_has_ended_is_not_waited_for(api, play):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        api.refuse(8, f"{QUOTA.partition(' Limit')[0]} Limit: 0 in region us-central2.")
+        api.preempt()
+        return await capacity.wait(existed=True)
+
+    with pytest.raises(CloudError, match="has no quota for spot .*Limit: 0"):
+        play(story)
+
+
+def test_only_a_pod_that_has_left_word_is_created_again(api, play):
+    async def story(cloud, capacity):
+        capacity.metadata = lambda: {ORDERS: json.dumps({"node": "a"})}
+        await capacity.wait()
+        said = {"a": "it has been idle for 1800 s"}
+        capacity.last_words = lambda node: said.pop(node, "")
+        await cloud.delete()
+        assert (await capacity.wait(existed=True)).is_ready
+        await cloud.delete()
+        with pytest.raises(DeletedByUser):
+            await capacity.wait(existed=True)
+
+    _, output = play(story)
+    assert any("it deleted itself, since it has been idle for 1800 s" in line for line in output)
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_a_request_that_fails_for_quota_is_final_only_before_the_first_pod(api, play, granted):
+    async def story(cloud, capacity):
+        if granted:
+            await capacity.wait()
+            api.preempt()
+        api.fail_requests(2, "z", QUOTA)
+        return await capacity.wait(existed=granted)
+
+    if granted:
+        assert play(story)[0].is_ready
+        return
+    with pytest.raises(CloudError, match="has no quota for spot"):
+        play(story)
+
+
+def test_a_resource_that_cannot_be_deleted_yet_is_waited_for(api, play):
+    async def story(cloud, capacity):
+        cloud.pauses = (0.01, 0.02)
+        await capacity.wait()
+        api.preempt()
+        message = "Queued resource pod is in state SUSPENDING and cannot be deleted"
+        api.fail(3, "FAILED_PRECONDITION", message, method="DeleteQueuedResource")
+        api.refuse(9, message, "delete")  # or at the end of the operation
+        return await capacity.wait(existed=True)
+
+    state, output = play(story)
+    assert state.is_ready
+    assert (
+        sum("cannot be deleted yet (Queued resource pod is in state SUSPENDING" in line for line in output)
+        == 4
+    )
+
+
+def test_a_deletion_that_does_not_end_is_said(api, play, monkeypatch):
+    monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.SLOW_DELETION", -1.0)
+
+    async def story(cloud, capacity):
+        await capacity.wait()
+        return await cloud.delete()
+
+    state, output = play(story)
+    assert state.is_absent
+    (said,) = [line for line in output if "is still being deleted" in line]
+    assert "(node READY, queued resource ACTIVE); another tpu-name would not wait for it" in said
+
+
+def test_an_accelerator_type_may_be_a_resource_name(api, play):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        (node,) = api.nodes.values()
+        node.accelerator_type = f"{cloud.parent}/acceleratorTypes/v4-16"
+        return await cloud.describe()
+
+    assert play(story, accelerator_type="v4-16")[0].accelerator_type == "v4-16"
+
+
+def test_the_request_of_another_call_is_not_withdrawn(api, play):
+    """Both look, both see nothing, both ask: the one that comes second must not take the other's place away."""
+    api.full_zones.add("z")
+
+    async def story(cloud, capacity):
+        await cloud.create({})
+        other = TpuCloud(cloud.settings, print)
+        second = Capacity(other, print)
+        second.since, second.requested = "", False
+        assert await second._ask() is None
+        assert not second.requested
+        await second.withdraw()
+        await other.close()
+        return await cloud.describe()
+
+    assert play(story)[0].queued in ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES")
+
+
+def test_pod_that_a_person_deleted_is_not_created_again(api, play):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        await TpuCloud(cloud.settings, print).delete()
+        await capacity.wait(existed=True)
+
+    with pytest.raises(DeletedByUser, match="The next call of Snakemake creates it again"):
+        play(story)
+    assert api.calls.count("CreateQueuedResource") == 1
+
+
+def test_node_that_a_person_deleted_is_not_created_again(api, play):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        await cloud._call("delete_node", name=cloud.node_name)
+        await capacity.wait(existed=True)
+
+    with pytest.raises(DeletedByUser):
+        play(story)
+
+
+def test_lost_pod_of_somebody_else_is_not_deleted(api, play):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        for node in api.nodes.values():
+            node.labels = {}
+        for resource in api.queued.values():
+            resource.tpu.node_spec[0].node.labels = {}
+        api.preempt()
+        return await capacity.wait()
+
+    with pytest.raises(CloudError, match="was not created by this plugin: delete it by"):
+        play(story)
+    assert "DeleteQueuedResource" not in api.calls
+
+
+def test_pod_that_came_back_meanwhile_is_not_deleted(api, play):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        return await cloud.delete(lambda state: state.is_lost)
+
+    assert play(story)[0].is_ready
+
+
+def test_request_is_withdrawn_when_the_wait_for_it_ends(api, play):
+    api.full_zones.add("z")
+
+    async def story(cloud, capacity):
+        waiting = asyncio.ensure_future(capacity.wait())
+        while not api.queued:
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        left = await remaining(cloud.settings, cloud, used=False)
+        await capacity.withdraw()
+        assert await remaining(cloud.settings, cloud, used=False) == ""
+        assert re.match(
+            r"TPU pod pod \(v4-64, \w+\) is still requested, and once it comes it costs money", left
+        )
+        return await cloud.describe()
+
+    state, output = play(story)
+    assert state.is_absent
+    assert any("the request was withdrawn" in line for line in output)
