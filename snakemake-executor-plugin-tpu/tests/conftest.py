@@ -87,7 +87,8 @@ def run_story(story, api, settings):
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """Mark tests with studies, which `make test` leaves out."""
+    """Mark tests with studies, which `make test` leaves out; the core of the protocol is in it."""
+    core = ("test_emulator.py", "test_crash.py", "test_control.py")
     for item in items:
-        if "pod" in getattr(item, "fixturenames", ()) and item.path.name != "test_emulator.py":
+        if "pod" in getattr(item, "fixturenames", ()) and item.path.name not in core:
             item.add_marker(pytest.mark.full)

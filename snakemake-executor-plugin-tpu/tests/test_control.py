@@ -89,6 +89,7 @@ def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, 
     asyncio.run(story())
 
 
+@pytest.mark.full
 def test_a_cancelled_job_leaves_no_process(call, empty_pod):
     async def story():
         async with call() as controller:
@@ -104,6 +105,7 @@ def test_a_cancelled_job_leaves_no_process(call, empty_pod):
     asyncio.run(story())
 
 
+@pytest.mark.full
 def test_a_hang_is_stopped_with_the_stacks_of_all_ranks(call, tmp_path):
     async def story():
         async with call() as controller:
@@ -118,6 +120,7 @@ def test_a_hang_is_stopped_with_the_stacks_of_all_ranks(call, tmp_path):
     asyncio.run(story())
 
 
+@pytest.mark.full
 def test_an_outage_and_lost_answers_cost_no_launch(call, empty_pod):
     async def story():
         proxy = empty_pod.gcs.proxy
@@ -168,6 +171,7 @@ def test_no_object_holds_a_secret_and_nobody_without_the_key_gives_commands(call
     asyncio.run(story())
 
 
+@pytest.mark.full
 def test_a_new_version_of_the_loop_reaches_the_hosts_of_a_living_pod(call, monkeypatch):
     async def story():
         async with call() as first:
@@ -182,6 +186,7 @@ def test_a_new_version_of_the_loop_reaches_the_hosts_of_a_living_pod(call, monke
     asyncio.run(story())
 
 
+@pytest.mark.full
 def test_a_failed_environment_ends_the_first_call_with_its_last_lines(call, tmp_path):
     lock = tmp_path / "lock"
     lock.write_text("no-such-package==1.0\n")
@@ -195,6 +200,7 @@ def test_a_failed_environment_ends_the_first_call_with_its_last_lines(call, tmp_
     asyncio.run(story())
 
 
+@pytest.mark.full
 def test_trouble_of_a_slice_that_was_up_is_waited_for(call, empty_pod, monkeypatch):
     monkeypatch.setattr(slices, "PAUSES", (0.2, 1.0))
 
@@ -212,6 +218,7 @@ def test_trouble_of_a_slice_that_was_up_is_waited_for(call, empty_pod, monkeypat
     asyncio.run(story())
 
 
+@pytest.mark.full
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path):
     async def story(pod):
@@ -232,6 +239,7 @@ def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path):
         asyncio.run(story(pod))
 
 
+@pytest.mark.full
 def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, empty_pod, tmp_path):
     async def story():
         bad = tmp_path / "bad"
@@ -253,6 +261,7 @@ def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, empty_pod, tmp_p
     asyncio.run(story())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("trouble", ["rank", "aside"])
 def test_a_slice_with_a_bad_host_is_replaced_once_its_jobs_have_ended(call, monkeypatch, trouble):
     async def story():

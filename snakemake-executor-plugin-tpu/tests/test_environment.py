@@ -66,7 +66,7 @@ def test_environment_is_made_once_on_each_host(making, tmp_path):
     one = study("one", {"a": {}, "b": {}})
     lock.write_text(f"--no-index\n--find-links {tmp_path}\nno-such-package==1\n")
     output = one.run(code=1)
-    assert "no-such-package was not found" in output
+    assert "no-such-package was not found" in output, output
     assert pod.api.created_nodes == 1  # a wrong lock file is no reason for another pod
     assert one.command("status")[0] == 0
 

@@ -31,6 +31,8 @@ class Capacity:
         """How the hosts call the last node that was seen."""
         self.last_words: Callable[[str], str] | None = None
         """Reads from the bucket why a pod deleted itself."""
+        self.existed = False
+        """Whether the pod was up in this call and nothing has been deleted or requested since."""
         self.requested = False
         """Whether this call has requested a pod that has not come yet."""
 
@@ -40,6 +42,7 @@ class Capacity:
         `existed`: the pod was up in this call, so it is not created again if somebody has deleted it since.
         Raises CloudError if the API or the profile refuses.
         """
+        self.existed = existed
         self.granted = self.granted or existed
         self.reported_at = self.began = time.monotonic()
         self.since, self.reported, self.operation = clock(), "", None
@@ -48,7 +51,7 @@ class Capacity:
         while True:
             if self.operation is not None and await self.cloud.is_done(self.operation):
                 failure = self.cloud.failure_of(self.operation)
-                self.operation, existed = None, failure is None
+                self.operation, self.existed = None, failure is None
             state = await self.cloud.describe()
             self.node = str(state.orders.get("node", self.node))
             was_up = state.is_ready or state.node in LOST_NODE or state.queued == "SUSPENDED"
@@ -57,17 +60,18 @@ class Capacity:
                 self.requested = False
                 return state
             self._tell(state)
-            existed = existed and not await self._ended_itself(state)
-            self._check_ended(state, existed)
+            self.existed = self.existed and not await self._ended_itself(state)
+            self._check_ended(state, self.existed)
             if failure or state.is_lost or (state.is_absent and self.operation is None):
                 self._check_permitted(state)
                 if self.requested:
                     error = failure or gx.from_grpc_status(state.error_code or 14, state.error or str(state))
                     retry = await self._pause(error, retry)
+                self.existed = False
                 if state.is_lost:
                     await self.cloud.delete(lambda state: state.is_lost)
                 failure = await self._ask()
-                existed, pause = False, self.cloud.poll_seconds[0]
+                pause = self.cloud.poll_seconds[0]
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, most)
 

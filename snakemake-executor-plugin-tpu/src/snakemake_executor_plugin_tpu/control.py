@@ -4,6 +4,7 @@ import getpass
 import gzip
 import hashlib
 import io
+import os
 import socket
 import tarfile
 import time
@@ -62,7 +63,7 @@ class Control:
     ) -> None:
         self.bucket, self.hosts, self.setup, self.times = bucket, hosts, setup, times
         self.id = call or uuid.uuid4().hex
-        self.who = f"{getpass.getuser()}@{socket.gethostname()}"
+        self.who = f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()} in {os.getcwd()})"
         self.beats: dict[int, Document] = {}
         self.heard_at = self.since = time.monotonic()
         self._assigned: dict[int, Cell] = {}

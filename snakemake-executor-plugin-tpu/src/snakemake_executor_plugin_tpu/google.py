@@ -7,6 +7,8 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from .worker.bucket import TIMEOUT, Answer, Refused, Transport
 
+THREADS = 64
+
 
 class Lazy:
     def __init__(self, name: str):
@@ -26,6 +28,7 @@ class Lazy:
 gx = Lazy("google.api_core.exceptions")
 auth = Lazy("google.auth.exceptions")
 requests = Lazy("requests")
+adapters = Lazy("requests.adapters")
 tpu_v2 = Lazy("google.cloud.tpu_v2")
 storage = Lazy("google.cloud.storage")
 
@@ -40,6 +43,8 @@ def storage_transport() -> Transport:
             "GOOGLE_APPLICATION_CREDENTIALS to a key file."
         ) from None
     connection = client._connection
+    for scheme in ("https://", "http://"):  # one connection for each thread
+        client._http.mount(scheme, adapters.HTTPAdapter(pool_maxsize=THREADS))
     own = {"X-Goog-API-Client": connection.user_agent, "User-Agent": connection.user_agent}
 
     def send(method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Answer:

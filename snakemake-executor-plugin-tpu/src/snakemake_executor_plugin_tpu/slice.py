@@ -175,7 +175,10 @@ class Slice:
             if self.settings.end and self.settings.create and time.time() > self.settings.end_time():
                 raise PodError(f"tpu-end ({self.settings.end}) has passed: nothing is created after it.")
             await self._prepare_key(state)
-            state = await self.capacity.wait(self._existed)
+            try:
+                state = await self.capacity.wait(self._existed)
+            finally:
+                self._existed = self.capacity.existed
         self._check_type(state)
         self._key, node = key_of(state, self.settings), str(state.orders["node"])
         self._created, self._ours = state.call == self.cloud.call, state.created_here

@@ -123,7 +123,7 @@ def _archive_of_python(folder: Path) -> None:
     patch = version_of(program).rpartition(".")[2]
     name = f"cpython-{major}.{minor}.{patch}-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
     library = program.parents[1] / "lib" / f"python{major}.{minor}"
-    left_out = ("__pycache__", "site-packages", "test", "idlelib", "tkinter")
+    left_out = ("__pycache__", "site-packages", "test", "idlelib", "tkinter", "sitecustomize.py")
 
     def kept(item: tarfile.TarInfo) -> tarfile.TarInfo | None:
         parts = Path(item.name).parts
