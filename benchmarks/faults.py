@@ -424,12 +424,6 @@ def slow_uploads(scene: Scene) -> bool:
     return len(proxy.uploads) > before
 
 
-@fault("lost upload session")
-def lose_session(scene: Scene) -> None:
-    """The next resumable upload is unknown to the server (410), as after a week or a fault of Google's."""
-    scene.pod.gcs.proxy.lost_sessions = 1
-
-
 @fault("403 on checkpoints")
 def refuse_checkpoints(scene: Scene) -> bool:
     """No job may call a step its progress that the bucket lacks."""

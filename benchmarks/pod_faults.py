@@ -120,7 +120,7 @@ class Campaign:
             time.sleep(0.05)
         api, proxy = self.pod.api, self.pod.gcs.proxy
         asked = time.monotonic() + 10  # in which the planned errors may be asked for
-        while (left := api.planned() + proxy.failures + proxy.lost_sessions) and time.monotonic() < asked:
+        while (left := api.planned() + proxy.failures) and time.monotonic() < asked:
             time.sleep(0.05)
         api.clear_faults()
         proxy.clear_faults()

@@ -66,12 +66,12 @@ class MetadataServer(HttpServer):
 
     def __init__(self, google: Google, rank: int) -> None:
         super().__init__(("127.0.0.1", 0), MetadataHandler)
-        self.google, self.rank, self.node = google, rank, None
-        self.slow = 0.0  # seconds for an answer
+        self.google, self.rank = google, rank
+        self.node: Any = None
 
     def value(self, key: str) -> str | None:
         """Return one entry of the host's metadata."""
-        node: Any = self.node
+        node = self.node
         if node is None:
             return None
         if key == f"{ACCOUNT}token":
