@@ -208,7 +208,7 @@ def test_trouble_of_a_slice_that_was_up_is_waited_for(call, empty_pod, monkeypat
         async with call() as controller:
             running = asyncio.ensure_future(controller.run("job", "test $TPU_LAUNCH = 2 || sleep 600"))
             await until(lambda: any(host.jobs() for host in empty_pod.hosts))
-            empty_pod.api.fail("CreateQueuedResource", "PERMISSION_DENIED", "for a moment", count=2)
+            empty_pod.api.fail(2, "PERMISSION_DENIED", "for a moment", "CreateQueuedResource")
             empty_pod.preempt()
             outcome = await running
             assert outcome.ok, outcome.message

@@ -27,6 +27,11 @@ RESTARTED = "its host was restarted"
 BUILD_PAUSES = (5.0, 600.0)
 
 
+def folder_of(setup: Document) -> Path:
+    """Return the folder of the jobs' environment."""
+    return root() / "environments" / str(setup["name"])
+
+
 class Builder:
     """Makes the jobs' environment (environment.py) in a process of its own, again after growing pauses if it fails."""
 
@@ -34,16 +39,9 @@ class Builder:
         self.process: subprocess.Popen[bytes] | None = None
         self.name, self.state, self.pause, self.again_at = "", "", BUILD_PAUSES[0], 0.0
 
-    @property
-    def folder(self) -> Any:
-        return root() / "environments" / self.name
-
-    def python(self, assignment: Document) -> str:
-        return f"{self.folder}/bin/python" if self.name else str(assignment["python"])
-
-    def step(self, setup: "Document | None", bucket: Bucket) -> None:
+    def step(self, setup: Document, bucket: Bucket) -> None:
         """Bring the environment nearer to what the assignment names."""
-        wanted = setup["name"] if setup else ""
+        wanted = setup["name"]
         if wanted != self.name:
             self.name, self.state, self.again_at = wanted, "", 0.0
         if self.process is not None and self.process.poll() is not None:
@@ -51,10 +49,9 @@ class Builder:
             self.state = "failed" if failed else ""
             self.pause = min(2 * self.pause, BUILD_PAUSES[1]) if failed else BUILD_PAUSES[0]
             self.again_at = time.monotonic() + self.pause if failed else 0.0
-        if not wanted or (self.folder / "complete").exists():
+        if not wanted or (folder_of(setup) / "complete").exists():
             self.state = "ready"
         elif self.process is None and time.monotonic() >= self.again_at:
-            assert setup
             request = {"name": wanted, "lock": bucket.content("sources", setup["lock"]).decode()}
             self._start({**request, "python": setup["python"]})
 
@@ -139,7 +136,7 @@ class Loop:
             if self.current is None and free_disk() < LEAST_DISK:
                 Task.prune(set())
             if self.assignment:
-                self.builder.step(self.assignment.get("setup"), self.bucket)
+                self.builder.step(self.assignment["setup"], self.bucket)
         if self.current is not None:
             self.busy_at = time.monotonic()
             self._follow(self.current)
@@ -241,12 +238,13 @@ class Loop:
 
     def _start(self, current: Document, task: Task, command: Document, more: dict[str, str]) -> None:
         """Start the command of the assignment, or of `tpurun` on another host."""
+        folder = folder_of(current["setup"]) if current["setup"]["name"] else None
         sources = self.bucket.content("sources", current["sources"]) if current["sources"] else None
         variables = {
             **{
                 "PYTHONUNBUFFERED": "1",
                 "PYTHONFAULTHANDLER": "1",
-                "TPU_PYTHON": self.builder.python(current),
+                "TPU_PYTHON": f"{folder}/bin/python" if folder else current["python"],
             },
             **{"TPU_JOB": current["job"], "TPU_LAUNCH": str(current["launch"])},
             **{"TPURUN_SIZE": str(len(current["hosts"])), "TPURUN_RUNS": self._path("runs")},
@@ -255,8 +253,8 @@ class Loop:
             **more,
         }
         runtime = 0 if current["index"] else current["runtime"]
-        path = [f"{self.builder.folder}/bin"] if self.builder.name else []
-        spec = {"argv": command["argv"], "directory": command.get("directory", "."), "path": path}
+        spec = {"argv": command["argv"], "directory": command.get("directory", ".")}
+        spec["path"] = [f"{folder}/bin"] if folder else []
         spec |= {"runtime": runtime, "grace": current["grace"], "fence": self.times["fence"]}
         Task.prune({task.name})
         runner.start(task, spec, variables, sources)
