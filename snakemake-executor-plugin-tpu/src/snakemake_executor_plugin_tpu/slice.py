@@ -333,7 +333,8 @@ class Slice:
 
     def _check_environment(self, control: Control) -> None:
         """Note whether jobs could run; raise if no host of this call ever could. Later the hosts try it again."""
-        states = [beat["environment"]["state"] for beat in control.beats.values()]
+        made = [beat["environment"] for beat in control.beats.values()]
+        states = [each["state"] for each in made if each["name"] == control.setup["setup"]["name"]]
         if "ready" in states:
             self.was_up, self._failing_since = True, 0.0
         elif states and set(states) == {"failed"} and not self.was_up:
