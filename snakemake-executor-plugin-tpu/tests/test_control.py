@@ -7,7 +7,7 @@ import re
 import pytest
 from calls import Controller
 
-from snakemake_executor_plugin_tpu import health
+from snakemake_executor_plugin_tpu import health, pool
 from snakemake_executor_plugin_tpu import slice as slices
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.worker.bucket import sign
@@ -241,7 +241,9 @@ def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path, monke
 
 
 @pytest.mark.full
-def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, empty_pod, tmp_path):
+def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "CHECK_PAUSE", 0.2)
+
     async def story():
         bad = tmp_path / "bad"
         bad.touch()

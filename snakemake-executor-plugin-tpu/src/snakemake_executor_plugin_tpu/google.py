@@ -20,7 +20,7 @@ class Lazy:
         except ImportError as error:
             raise WorkflowError(
                 f"The tpu executor needs Google's client libraries ({error}): run `pip install google-cloud-tpu "
-                "google-auth`."
+                "google-cloud-storage google-auth`."
             ) from None
         return getattr(module, attribute)
 

@@ -92,11 +92,6 @@ class ExecutorSettings(ExecutorSettingsBase):
 
             use_listings(patience=self.lease)
 
-    @property
-    def is_guarded(self) -> bool:
-        """Whether pods created here delete themselves."""
-        return bool(self.idle_delete or self.end)
-
     def check_pod(self) -> None:
         """Raise WorkflowError if the settings do not say where the pod is."""
         missing = [name for name in ("project", "zone", "name", "bucket") if not getattr(self, name)]
