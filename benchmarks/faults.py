@@ -1,5 +1,6 @@
 """The faults that tests, rehearsals and campaigns inflict on studies: each has a name and an effect that it expects."""
 
+import json
 import random
 import signal
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod
 from snakemake_executor_plugin_tpu.emulator.hosts import Host, send
+from snakemake_executor_plugin_tpu.google import storage_transport
+from snakemake_executor_plugin_tpu.worker.bucket import Bucket
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "snakemake-executor-plugin-tpu" / "tests"))
 from study import FINISHED, Call, Study, default_signals, until
@@ -321,13 +324,22 @@ def end_itself(scene: Scene) -> bool:
     """The pod deletes itself as its idle rule would, unseen by the controller."""
     api = scene.pod.api
     scene.call.signal(signal.SIGSTOP)
-    names = [name for name in api.nodes if not scene.name() or name.endswith(f"/{scene.name()}")]
-    for name in names:
+    nodes = {
+        name: node
+        for name, node in api.nodes.items()
+        if name.endswith(f"/{scene.name()}") or not scene.name()
+    }
+    for name, node in nodes.items():
+        orders = json.loads(node.metadata["snakemake-tpu"])
+        bucket = Bucket(orders["bucket"], bytes.fromhex(orders["key"]), storage_transport(), 60.0)
+        bucket.create(
+            f"ended/{orders['node']}", {"why": "it has been idle for 30 minutes", "node": orders["node"]}
+        )
         api.delete_by_rest(name.replace("/nodes/", "/queuedResources/"), True)
     scene.preempted += 1
     scene.pause(0, 3)
     scene.call.signal(signal.SIGCONT)
-    return bool(names)
+    return bool(nodes)
 
 
 @fault("second controller")

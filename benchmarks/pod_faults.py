@@ -116,7 +116,8 @@ class Campaign:
         struck = fault.inflict(scene)
         deadline = time.monotonic() + self.limit
         while not recovered():
-            assert time.monotonic() < deadline, f"{kind}: {scene.call.output[-4000:]}"
+            goes_on = time.monotonic() < deadline and scene.call.process.poll() in (None, 0)
+            assert goes_on, f"{kind}: {scene.call.output[-4000:]}"
             time.sleep(0.05)
         api, proxy = self.pod.api, self.pod.gcs.proxy
         asked = time.monotonic() + 10  # in which the planned errors may be asked for
