@@ -73,16 +73,16 @@ def test_environment_is_made_once_on_each_host(making, tmp_path):
     lock.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==42.0\n")
     make_wheel(tmp_path, 42)
     output = one.run()
-    assert "environment on w0: Installed 1 package" in output
-    assert "ready on 2 of 2 hosts" in output
+    assert "2 of 2 host(s) answer, the environment is ready on 2" in output
+    logs = [(host.home / ".snakemake-tpu" / "environment.log") for host in pod.hosts]
+    assert all("Installed 1 package" in log.read_text() for log in logs)
     for job in "ab":
         assert one.launches(job)["1-0"]["environment"]["COUNT_OPTION"] == "42 3 11"
     made = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
 
     other = study("other", {"c": {}})
     output = other.run()
-    assert "Installed" not in output
-    assert "ready on 2 of 2 hosts" in output
+    assert "the environment is ready on 2" in output
     again = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
     assert again == made
 
