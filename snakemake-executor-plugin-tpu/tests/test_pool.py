@@ -18,6 +18,8 @@ from snakemake_executor_plugin_tpu.slice import Slice
 class FakeSlice(Slice):
     """A slice whose state the test sets."""
 
+    why_retire = ""
+
     def __init__(self, name: str, hosts: int, up: bool = True) -> None:
         self.name, self.hosts, self.holder, self.error = name, hosts, {}, None
         self.control = SimpleNamespace(free=lambda: list(range(hosts)), beats={}) if up else None
