@@ -95,7 +95,7 @@ def test_a_pod_in_use_is_refused_to_others(study):
     assert "count job=a" in one.command("status")[1] or "count-" in one.command("status")[1]
     call.signal(signal.SIGKILL)  # a job without a controller keeps the pod as well
     call.wait()
-    until(lambda: "unattended" in other.command("status")[1])
+    until(lambda: "unattended" in other.command("down")[1])
     code, output = other.command("down")
     assert (code, bool(re.search("count-[0-9a-f]{12}.*progress 6", output))) == (1, True), output
     code, output = other.command("down", "--force")
