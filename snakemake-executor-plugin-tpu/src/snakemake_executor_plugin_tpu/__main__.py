@@ -166,7 +166,7 @@ class Cli:
             used, total = beat.get("memory", 0) - beat.get("memory_free", 0), beat.get("memory", 0)
             print(
                 f"w{rank:<5} {beat['load']:6.1f} {beat['cpus']:5d} {used / 2**30:6.1f}/{total / 2**30:5.1f} G "
-                f"{beat['disk_free'] / 2**30:7.1f} G   {describe_beat(beat, 0.0 if lease.get('busy') else age)}"
+                f"{beat['disk_free'] / 2**30:7.1f} G   {describe_beat(beat, age)}"
                 + (f"; {beat['error']}" if beat["error"] else "")
             )
         return 0
