@@ -14,6 +14,7 @@ from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 from study import until
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod
+from snakemake_executor_plugin_tpu.emulator.hosts import processes_with
 from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, NAME, PROJECT, ZONE
 
 PARENT = f"projects/{PROJECT}/locations/{ZONE}"
@@ -163,3 +164,24 @@ def test_a_pod_from_a_shell(tmp_path):
     assert states[5] == "kill: list index out of range"
     assert len(states) == 6
     assert "SNAKEMAKE_TPU_BUCKET" in (tmp_path / "pod" / "environment").read_text()
+
+
+def test_hosts_end_with_a_process_that_is_killed(tmp_path):
+    program = f"""
+import time
+from pathlib import Path
+from google.cloud import tpu_v2
+from snakemake_executor_plugin_tpu.emulator import EmulatedPod
+pod = EmulatedPod(Path({str(tmp_path)!r}), "v4-8").__enter__()
+script = "#!/bin/sh\\nsetsid sleep 1000 &"
+pod.hosts[0].boot(tpu_v2.Node(metadata={{"startup-script": script}}))
+print("up", flush=True)
+time.sleep(1000)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout.readline() == "up\n"
+        mark = f"HOME={tmp_path}/w0/home"
+        until(lambda: any("sleep" in line for line in processes_with(mark).values()))
+        process.kill()
+    until(lambda: not processes_with(mark))

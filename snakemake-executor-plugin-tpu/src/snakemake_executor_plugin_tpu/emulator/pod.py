@@ -11,7 +11,7 @@ from typing import Any
 from snakemake_executor_plugin_tpu.allocation import slice_of
 
 from .gcs import GcsServer
-from .hosts import Host, own_mounts
+from .hosts import PROC, Host, own_mounts, watch
 from .image import SYSTEM_PATH, make_image, make_internet
 from .metadata import Google, MetadataServer
 from .tpu_api import TpuApi
@@ -84,6 +84,7 @@ class EmulatedPod:
 
     def __enter__(self) -> "EmulatedPod":
         """Start the servers; the API creates the pod itself."""
+        self.watcher = watch(self.folder) if PROC.joinpath("self").exists() else None
         self.gcs.start()
         self.api.start()
         self.google.start()
@@ -101,6 +102,8 @@ class EmulatedPod:
             host.metadata.stop()
         self.google.stop()
         self.gcs.stop()
+        if self.watcher is not None:
+            self.watcher.communicate()
         if os.environ.get("STORAGE_EMULATOR_HOST") == self.gcs.url:
             del os.environ["STORAGE_EMULATOR_HOST"]
 
