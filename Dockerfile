@@ -5,7 +5,7 @@
 ARG BASE=python:3.12-slim
 FROM ${BASE}
 # g++: the CPU kernel and torch.compile build with it
-RUN apt-get update && apt-get install --yes --no-install-recommends g++ git openssh-client \
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ git \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /study
 COPY envs/cpu envs/cpu

@@ -1,43 +1,23 @@
 """One emulated pod of four hosts for all tests, and studies on it."""
 
 import asyncio
-import shutil
 
 import pytest
-from local_agent import Agent
+from study import Call, Study
 
 from snakemake_executor_plugin_tpu.capacity import Capacity
 from snakemake_executor_plugin_tpu.cloud import TpuCloud
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
-from snakemake_executor_plugin_tpu.emulator.study import Call, Study
 from snakemake_executor_plugin_tpu.emulator.tpu_api import TpuApi
-from snakemake_executor_plugin_tpu.health import ASIDE
-from snakemake_executor_plugin_tpu.keys import public_half
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
-from snakemake_executor_plugin_tpu.ssh import HELD
 from tests.warm import Popen
 
 Call.popen = Popen
 
 
-@pytest.fixture(autouse=True)
-def nothing_left():
-    """Check that each test has closed its ssh connections."""
-    yield
-    assert not HELD
-
-
-@pytest.fixture
-def agent(tmp_path):
-    """Return an agent, and stop its tasks at the end."""
-    agent = Agent(tmp_path)
-    yield agent
-    agent.call("agent", "stop", tasks=None, grace=0)
-
-
 @pytest.fixture(scope="session")
 def pod(tmp_path_factory):
-    """Return the emulated pod; after a test that breaks it, the plugin or `healthy_pod` repairs it."""
+    """Return the servers of the emulated pod."""
     if reason := why_not():
         pytest.skip(reason)
     with EmulatedPod(tmp_path_factory.mktemp("pod"), "v4-32") as pod:
@@ -45,30 +25,27 @@ def pod(tmp_path_factory):
 
 
 @pytest.fixture
-def healthy_pod(pod):
-    """Return the pod with all hosts up and nothing on them."""
-    pod.reset()
-    for host in pod.hosts:
-        host.enter("rm", "-f", ASIDE)
-        for task in host.home.glob(".snakemake-tpu/tasks/*"):
-            shutil.rmtree(task, ignore_errors=True)
-    return pod
+def empty_pod(pod):
+    """Return the servers without a pod, which the plugin creates, and without planned faults."""
+    pod.remove()
+    yield pod
+    pod.remove()
 
 
 @pytest.fixture
-def people(healthy_pod, tmp_path, monkeypatch):
+def people(empty_pod, tmp_path, monkeypatch):
     """Set the environment of commands for people on the pod."""
-    for name, value in {**healthy_pod.environment, "XDG_CACHE_HOME": str(tmp_path)}.items():
+    for name, value in {**empty_pod.environment, "XDG_CACHE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
-def study(healthy_pod, tmp_path):
+def study(empty_pod, tmp_path):
     """Return a function that makes a study, whose calls end with the test."""
     made = []
 
     def make(jobs: dict, **profile) -> Study:
-        made.append(Study(tmp_path / f"study{len(made)}", healthy_pod, jobs, **profile))
+        made.append(Study(tmp_path / f"study{len(made)}", empty_pod, jobs, **profile))
         return made[-1]
 
     yield make
@@ -78,30 +55,17 @@ def study(healthy_pod, tmp_path):
 
 @pytest.fixture
 def api():
-    """Return a TPU API whose pods have two fake hosts."""
-    keys = iter(range(100))
-    server = TpuApi(
-        lambda node: (["127.0.0.1", "127.0.0.2"], [f"ssh-ed25519 key{next(keys)}" for _ in range(2)]),
-        lambda node: None,
-        seconds_per_state=0.01,
-    )
+    """Return a TPU API whose pods have no hosts."""
+    server = TpuApi(lambda node: None, lambda node: None, seconds_per_state=0.01)
     server.start()
     yield server
     server.stop()
 
 
-@pytest.fixture(scope="module")
-def key(tmp_path_factory):
-    """Return the path of an ssh key."""
-    path = tmp_path_factory.mktemp("ssh") / "key"
-    public_half(path, print)
-    return path
-
-
 @pytest.fixture
-def play(api, key):
+def play(api):
     """Return a function that runs a story with a client of the API and the wait for capacity."""
-    return lambda story, **settings: run_story(story, api, {"ssh_key": str(key), **settings})
+    return lambda story, **settings: run_story(story, api, settings)
 
 
 def run_story(story, api, settings):
@@ -109,11 +73,11 @@ def run_story(story, api, settings):
     output = []
 
     async def run():
-        pod = {"project": "p", "zone": "z", "name": "pod", "create": True, **settings}
+        pod = {"project": "p", "zone": "z", "name": "pod", "bucket": "bucket", "create": True, **settings}
         pod["api_endpoint"] = f"127.0.0.1:{api.port}"
         cloud = TpuCloud(ExecutorSettings(**pod), output.append)
         cloud.poll_seconds, cloud.pauses = (0.01, 0.02), (0.01, 0.04)
-        capacity = Capacity(cloud, output.append)
+        capacity = Capacity(cloud, output.append, lambda: {"startup-script": "#!/bin/sh"})
         try:
             return await story(cloud, capacity)
         finally:
@@ -123,7 +87,8 @@ def run_story(story, api, settings):
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """Mark tests that need ssh servers, which `make test` leaves out."""
+    """Mark tests with studies, which `make test` leaves out; the core of the protocol is in it."""
+    core = ("test_emulator.py", "test_crash.py", "test_control.py")
     for item in items:
-        if "pod" in getattr(item, "fixturenames", ()):
+        if "pod" in getattr(item, "fixturenames", ()) and item.path.name not in core:
             item.add_marker(pytest.mark.full)

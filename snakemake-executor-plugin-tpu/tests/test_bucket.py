@@ -1,58 +1,199 @@
-"""What hosts read and write with the standard library only, against servers in trouble."""
+"""Documents in the bucket: creates exclude each other, one writer knows its generation, and outages lose nothing."""
+
+import concurrent.futures
+import threading
 
 import pytest
 
+from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 from snakemake_executor_plugin_tpu.emulator.web import Handler, HttpServer
-from snakemake_executor_plugin_tpu.worker import bucket, guard
+from snakemake_executor_plugin_tpu.worker.bucket import (
+    Bucket,
+    Cell,
+    Forged,
+    HostTransport,
+    Lost,
+    Offline,
+    Refused,
+    seal,
+    sign,
+    unseal,
+    verify,
+)
+
+KEY = bytes(range(32))
+
+
+@pytest.fixture(scope="module")
+def gcs(tmp_path_factory):
+    """Return a server with a bucket `b`."""
+    server = GcsServer(tmp_path_factory.mktemp("gcs") / "log")
+    server.start()
+    server.create_bucket("tests")
+    yield server
+    server.stop()
 
 
 @pytest.fixture
-def serve():
-    """Return a function that starts a server, which gives these answers in turn, and returns its address."""
-    servers = []
+def bucket(gcs, monkeypatch, request):
+    """Return a function that makes clients of a folder of its own."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    ways = []
 
-    def start(*answers) -> str:
-        left = list(answers)
+    def client(**options):
+        ways.append(HostTransport())
+        return Bucket(f"gs://tests/{request.node.name}", KEY, ways[-1], **options)
 
-        class Answers(Handler):
-            def do_GET(self):
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                status, content, cut = (*left.pop(0), 0)[:3]
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content) + cut))
-                self.end_headers()
-                self.wfile.write(content)
-                self.close_connection = True
-
-            do_POST = do_GET
-
-        servers.append(HttpServer(("127.0.0.1", 0), Answers))
-        servers[-1].start()
-        return f"http://127.0.0.1:{servers[-1].server_port}"
-
-    yield start
-    for server in servers:
-        server.stop()
+    yield client
+    gcs.proxy.clear_faults()
+    for way in ways:
+        if way._connection is not None:
+            way._connection.close()
 
 
-def test_uploads_are_repeated_after_trouble_of_the_server(serve):
-    pauses = (0.0, 0.0, 0.0)
-    trouble = ((503, b""), (429, b""), (200, b"{", 4))
-    one = bucket.Bucket("gs://b/f", serve(*trouble, (200, b"{}"), *trouble, (200, b"{", 4)), pauses)
-    assert one.put("record", b"text") == {}
-    # what the controller takes for a trouble that passes, not for a wrong setting
-    with pytest.raises(OSError, match=r"\[Errno 5\] gs://b does not answer \(IncompleteRead"):
-        one.put("record", b"text")
-    policy = b'{"error": {"message": "subject to bucket\'s retention policy"}}'
-    missing = b'{"error": {"message": "The specified bucket does not exist."}}'
-    one = bucket.Bucket("gs://b", serve((403, policy), (404, missing)), pauses)
-    with pytest.raises(RuntimeError, match="answers 403 .*subject to bucket's retention policy"):
-        one.put("record", b"text")
-    with pytest.raises(RuntimeError, match="answers 404 .*bucket does not exist"):
-        one.put("record", b"text")
+def test_of_creates_at_once_one_succeeds(bucket):
+    clients = [bucket() for _ in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda client: client.create("x", {"by": id(client)}), clients))
+    assert sum(ours for _, ours in made) == 1
+    assert len({str(document) for document, _ in made}) == 1
 
 
-def test_a_broken_answer_does_not_end_the_guard(serve):
-    """http.client reports it by an error that is no OSError."""
-    with pytest.raises(OSError, match="IncompleteRead"):
-        guard.ask(serve((200, b"half", 4)))
+def test_of_two_writers_the_one_who_knows_less_loses(bucket):
+    one, other = Cell(bucket(), "x", {}), Cell(bucket(), "x", {})
+    one.write({"by": 1})
+    with pytest.raises(Lost):
+        other.write({"by": 2})
+    Cell(bucket(), "x", {}).write({"by": 3})
+    with pytest.raises(Lost):
+        one.write({"by": 1})
+    assert bucket().read("x") == {"by": 3}
+
+
+def test_an_age_is_that_of_the_server(bucket):
+    bucket().put("x", b"data")
+    found = bucket().get("x")
+    assert (found.data, 0 <= found.age < 30) == (b"data", True)
+    assert bucket().get("y") is None
+
+
+@pytest.mark.parametrize("patience", [0.0, 30.0])
+def test_a_write_of_unknown_outcome_is_read_back(bucket, gcs, patience):
+    client = bucket(patience=patience)
+    cell = Cell(client, "x", {})
+    gcs.proxy.uploads.clear()
+    gcs.proxy.lossy = True
+    for count in range(3):
+        for _ in range(4):
+            try:
+                cell.write({"by": 1, "count": count})
+                break
+            except Offline:
+                assert not patience
+        made = [client.create(f"c{count}", {"by": 1})[1]] if patience else [True]
+        assert made == [True]
+    gcs.proxy.lossy = False
+    assert bucket().read("x") == {"by": 1, "count": 2}
+
+
+def test_an_outage_is_waited_for_and_said(bucket, gcs):
+    said = []
+    client = bucket(patience=60.0, tell=said.append)
+    client._silent_since = 1e-9  # silent for longer than a minute
+    gcs.proxy.down = True
+    timer = threading.Timer(1.0, gcs.proxy.clear_faults)
+    timer.start()
+    client.put("x", b"1")
+    timer.join()
+    assert "does not answer (50" in said[0]
+    assert said[1] == "Cloud Storage (gs://tests) answers again."
+
+
+def test_a_short_patience_ends_as_offline(bucket, gcs):
+    gcs.proxy.down = True
+    with pytest.raises(Offline, match=r"gs://tests\) does not answer \(50[03]\) since \d\d:\d\d; jobs go on"):
+        bucket(patience=0.5).get("x")
+
+
+def test_too_many_writes_of_one_name_are_slowed_down(bucket, gcs):
+    gcs.proxy.limit = True
+    client = bucket(patience=20.0)
+    for count in range(2):
+        client.put("x", str(count).encode())
+    assert gcs.proxy.limited > 0
+    with pytest.raises(Offline, match="asks too often"):
+        bucket().put("x", b"2")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (
+            (403, b'{"error": {"message": "a retention policy"}}'),
+            r"gs://tests answers 403 \(a retention policy\)",
+        ),
+        ((403, b'{"error": {"message": "x does not have y"}}'), "give the account roles/storage.objectUser"),
+        ((400, b"what?"), r"answers 400 \(what\?\)"),
+        (
+            (404, b'{"error": {"message": "The specified bucket does not exist."}}'),
+            "gs://tests does not exist",
+        ),
+    ],
+)
+def test_a_refusal_is_said_in_googles_words(answer, error):
+    client = Bucket("gs://tests/x", transport=lambda *request: (answer[0], {}, answer[1]))
+    with pytest.raises(Refused, match=error):
+        client.get("y")
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", b"rubbish\r\n\r\n", b""]
+)
+def test_a_connection_that_breaks_is_no_answer(answer, monkeypatch):
+    class Broken(Handler):
+        def handle(self):
+            self.rfile.readline()
+            self.wfile.write(answer)
+
+    server = HttpServer(("127.0.0.1", 0), Broken)
+    server.start()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    with pytest.raises(Offline, match="does not answer"):
+        Bucket("gs://tests/x", transport=HostTransport()).get("y")
+    server.stop()
+
+
+def test_documents_are_signed_for_their_name(bucket):
+    client = bucket()
+    assert verify(KEY, "x", sign(KEY, "x", {"a": 1})) == {"a": 1}
+    for data in (
+        sign(KEY, "y", {"a": 1}),
+        sign(b"other", "x", {"a": 1}),
+        b"",
+        b"[]",
+        b'{"mac": 1, "text": "{}"}',
+    ):
+        client.put("x", data)
+        with pytest.raises(Forged, match="not signed with the pod's key"):
+            client.read("x")
+
+
+def test_content_is_what_its_name_says(bucket):
+    client = bucket()
+    name = client.create_content("code", b"program")
+    assert client.create_content("code", b"program") == name
+    assert client.content("code", name) == b"program"
+    client.put(f"code/{name}", b"other")
+    with pytest.raises(Forged):
+        client.content("code", name)
+
+
+def test_sealed_variables_are_read_with_the_key_only():
+    sealed = seal(KEY, {"WANDB_API_KEY": "hush"})
+    assert unseal(KEY, sealed) == {"WANDB_API_KEY": "hush"}
+    assert "hush" not in str(sealed)
+    assert sealed["sealed"] != seal(KEY, {"WANDB_API_KEY": "hush"})["sealed"]
+    with pytest.raises(ValueError):  # noqa: PT011 (whatever the bytes are)
+        unseal(b"other", sealed)

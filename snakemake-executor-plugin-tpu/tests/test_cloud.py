@@ -1,21 +1,20 @@
 """The TPU API as the plugin uses it, against a server that speaks it."""
 
 import asyncio
+import json
 import re
 
 import pytest
 
 from snakemake_executor_plugin_tpu.capacity import Capacity
-from snakemake_executor_plugin_tpu.cloud import CALL, LABEL, TpuCloud
+from snakemake_executor_plugin_tpu.cloud import CALL, LABEL, ORDERS, TpuCloud
 from snakemake_executor_plugin_tpu.emulator.iam import ROLES, TPU_PERMISSIONS
-from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser, NoHostKeys
+from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser
 from snakemake_executor_plugin_tpu.guarding import remaining
-from snakemake_executor_plugin_tpu.keys import public_half
-from snakemake_executor_plugin_tpu.lifecycle import PodManager
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
 
-def test_create_adopt_preempt_recreate_delete(api, play, key):
+def test_create_adopt_preempt_recreate_delete(api, play):
     async def story(cloud, capacity):
         assert (await cloud.describe()).is_absent
         state = await capacity.wait()
@@ -23,15 +22,12 @@ def test_create_adopt_preempt_recreate_delete(api, play, key):
         assert state.created_here
         cloud.settings.create = False
         assert await capacity.wait() == state  # what is there is adopted
-        first = await cloud.endpoints()
-        assert [end.address for end in first] == ["127.0.0.1", "127.0.0.2"]
         api.preempt()
         assert (await cloud.describe()).is_lost
         with pytest.raises(CloudError, match="does not allow creating it"):
             await capacity.wait(existed=True)
         cloud.settings.create = True
-        await capacity.wait(existed=True)
-        assert [end.host_keys for end in await cloud.endpoints()] != [end.host_keys for end in first]
+        assert (await capacity.wait(existed=True)).incarnation != state.incarnation
         await cloud.delete()
         assert (await cloud.describe()).is_absent
 
@@ -42,7 +38,6 @@ def test_create_adopt_preempt_recreate_delete(api, play, key):
         service_account="me@p",
         network="net",
         internal_ips=True,
-        ssh_user="me",
     )
     request = next(r for r in api.requests if type(r).__name__ == "CreateQueuedResourceRequest")
     node = request.queued_resource.tpu.node_spec[0].node
@@ -52,7 +47,7 @@ def test_create_adopt_preempt_recreate_delete(api, play, key):
         "v2",
         {**LABEL, CALL: node.labels[CALL]},
     )
-    assert node.metadata["ssh-keys"] == f"me:{public_half(key, print)} me"
+    assert dict(node.metadata) == {"startup-script": "#!/bin/sh"}
     assert node.service_account.email == "me@p"
     assert (node.network_config.network, node.network_config.enable_external_ips) == ("net", False)
     assert request.queued_resource.queueing_policy.valid_until_duration.total_seconds() == 86400
@@ -103,7 +98,7 @@ def test_request_that_no_controller_waits_for_expires(api, play, monkeypatch):
     api.full_zones.add("z")
 
     async def story(cloud, capacity):
-        await cloud.create()
+        await cloud.create({})
         while (await cloud.describe()).queued != "FAILED":
             await asyncio.sleep(0.01)
         return await cloud.describe()
@@ -179,10 +174,10 @@ def test_a_grant_that_has_ended_is_not_waited_for(api, play):
 
 def test_only_a_pod_that_has_left_word_is_created_again(api, play):
     async def story(cloud, capacity):
+        capacity.metadata = lambda: {ORDERS: json.dumps({"node": "a"})}
         await capacity.wait()
-        await cloud.endpoints()
-        said = {f"pod-{cloud.incarnation}": "it has been idle for 1800 s"}
-        capacity.last_words = lambda pod: said.pop(pod, "")
+        said = {"a": "it has been idle for 1800 s"}
+        capacity.last_words = lambda node: said.pop(node, "")
         await cloud.delete()
         assert (await capacity.wait(existed=True)).is_ready
         await cloud.delete()
@@ -240,41 +235,6 @@ def test_a_deletion_that_does_not_end_is_said(api, play, monkeypatch):
     assert "(node READY, queued resource ACTIVE); another tpu-name would not wait for it" in said
 
 
-@pytest.mark.parametrize("lacking", ["ip_address", "external_ip"])
-def test_a_ready_pod_without_the_address_of_a_host_is_waited_for(api, play, lacking):
-    """Its addresses are read only once: ssh to a host without one, or to an internal one, would wait for nothing."""
-
-    async def story(cloud, capacity):
-        await capacity.wait()
-        (node,) = api.nodes.values()
-        last = node.network_endpoints[-1]
-        address, last.ip_address, last.access_config.external_ip = last.ip_address, "", ""
-        if lacking == "external_ip":
-            last.ip_address = address
-        waiting = asyncio.ensure_future(capacity.wait(existed=True))
-        looks = api.calls.count("GetNode")
-        while api.calls.count("GetNode") < looks + 3 and not waiting.done():
-            await asyncio.sleep(0.01)
-        assert not waiting.done()
-        last.ip_address = last.access_config.external_ip = address
-        return await waiting
-
-    state, _ = play(story)
-    assert state.addresses == ("127.0.0.1", "127.0.0.2")
-    assert api.created_nodes == 1
-
-
-def test_hosts_without_external_addresses_are_reached_by_internal_ones(api, play):
-    async def story(cloud, capacity):
-        await capacity.wait()
-        (node,) = api.nodes.values()
-        for endpoint in node.network_endpoints:
-            endpoint.access_config.external_ip = ""
-        return await cloud.describe()
-
-    assert play(story)[0].is_ready
-
-
 def test_an_accelerator_type_may_be_a_resource_name(api, play):
     async def story(cloud, capacity):
         await capacity.wait()
@@ -290,7 +250,7 @@ def test_the_request_of_another_call_is_not_withdrawn(api, play):
     api.full_zones.add("z")
 
     async def story(cloud, capacity):
-        await cloud.create()
+        await cloud.create({})
         other = TpuCloud(cloud.settings, print)
         second = Capacity(other, print)
         second.since, second.requested = "", False
@@ -367,68 +327,3 @@ def test_request_is_withdrawn_when_the_wait_for_it_ends(api, play):
     state, output = play(story)
     assert state.is_absent
     assert any("the request was withdrawn" in line for line in output)
-
-
-def test_a_request_that_cannot_be_withdrawn_is_said(api, key, tmp_path, monkeypatch):
-    """It may bring a pod that costs money when nobody uses it."""
-    monkeypatch.setattr("snakemake_executor_plugin_tpu.lifecycle.CLOSE_SECONDS", 0.0)
-    api.full_zones.add("z")
-    pod = {
-        "project": "p",
-        "zone": "z",
-        "name": "pod",
-        "create": True,
-        "api_endpoint": f"127.0.0.1:{api.port}",
-    }
-    output = []
-
-    async def story():
-        manager = PodManager(ExecutorSettings(ssh_key=str(key), **pod), tmp_path, output.append)
-        waiting = asyncio.ensure_future(manager.ready())
-        while not any("WAITING_FOR_RESOURCES" in line for line in output):
-            await asyncio.sleep(0.01)
-        api.offline = True
-        await manager.close()
-        await asyncio.gather(waiting, return_exceptions=True)
-
-    asyncio.run(story())
-    assert "TPU pod pod: the request could not be withdrawn: Cannot reach Google since" in output[-1]
-
-
-def test_an_unknown_state_is_said_once(api, key, tmp_path):
-    api.fail(2, "PERMISSION_DENIED", "no tpu.nodes.get", method="GetNode")
-    pod = {"project": "p", "zone": "z", "name": "pod", "api_endpoint": f"127.0.0.1:{api.port}"}
-    output = []
-
-    async def story():
-        manager = PodManager(ExecutorSettings(ssh_key=str(key), **pod), tmp_path, output.append)
-        assert [await manager.why_gone() for _ in range(2)] == [None, None]
-        await manager.close(report=False)
-
-    asyncio.run(story())
-    assert len(output) == 1
-
-
-def test_host_keys_that_come_late_are_waited_for(api, play):
-    async def story(cloud, capacity):
-        await capacity.wait()
-        (name,) = api.host_keys
-        keys, api.host_keys[name] = api.host_keys[name], ["", ""]
-        looking = asyncio.ensure_future(cloud.endpoints())
-        while api.calls.count("GetGuestAttributes") < 4:
-            await asyncio.sleep(0.01)
-        api.host_keys[name] = keys
-        assert [end.host_keys for end in await looking] == [(key,) for key in keys]
-
-    play(story)
-
-
-@pytest.mark.parametrize("code", ["PERMISSION_DENIED", "NOT_FOUND"])
-def test_unknown_host_keys_are_never_trusted(api, play, code):
-    async def story(cloud, capacity):
-        await capacity.wait()
-        api.fail(999, code, "tpu.nodes.get", method="GetGuestAttributes")
-        with pytest.raises(NoHostKeys):
-            await cloud.endpoints()
-
-    play(story)

@@ -1,58 +1,187 @@
-"""The emulator's own commands."""
+"""The emulator is as strict as Google, and its hosts die and boot as a whole."""
 
 import json
+import os
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
+import grpc
 import pytest
+from google.cloud import tpu_v2
+from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
+from study import until
 
-from snakemake_executor_plugin_tpu.emulator import why_not
-
-pytestmark = [pytest.mark.full, pytest.mark.skipif(bool(why_not()), reason=why_not() or "")]
-
-
-def test_a_pod_from_a_shell(tmp_path):
-    def command(*words: str, code: int = 0) -> dict:
-        program = [sys.executable, "-m", "snakemake_executor_plugin_tpu.emulator", *words, "--dir", "pod"]
-        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-        assert done.returncode == code, done.stderr
-        return json.loads(done.stdout) if done.stdout.startswith("{") else {}
-
-    command("status", code=1)
-    command("up", "--accelerator-type", "v4-16")
-    try:
-        assert "SNAKEMAKE_TPU_SSH_KEY" in (tmp_path / "pod" / "environment").read_text()
-        assert command("status")["hosts"] == {"w0": "up", "w1": "up"}
-        assert command("kill", "1")["hosts"] == {"w0": "up", "w1": "down"}
-        assert command("restart", "1")["hosts"] == {"w0": "up", "w1": "up"}
-        assert command("drop")["dropped"] == 0
-        (state,) = command("preempt")["nodes"].values()
-        assert state == "PREEMPTED"
-    finally:
-        command("down")
-    assert not (tmp_path / "pod" / "control").exists()
-
-
-REPLACED = """
-import subprocess, sys
-from pathlib import Path
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod
+from snakemake_executor_plugin_tpu.emulator.hosts import processes_with
+from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, NAME, PROJECT, ZONE
 
-with EmulatedPod(Path(sys.argv[1]), "v4-8") as pod:
-    pod.create()
-    subprocess.run("cp -p /etc/passwd /etc/passwd.new; mv /etc/passwd.new /etc/passwd", shell=True, check=True)
-    print(pod.hosts[0].enter("id", "-un", "snakemake").stdout)
+PARENT = f"projects/{PROJECT}/locations/{ZONE}"
+SCRIPT = """\
+#!/usr/bin/env python3
+import sys, time
+print("boots on", sys.version_info[:2], flush=True)
+import json, os
+time.sleep(1000)
 """
 
 
-def test_hosts_keep_their_users_when_this_machine_gets_one(tmp_path):
-    """Programs such as useradd replace /etc/passwd, which removes what is mounted over it in any namespace."""
-    copy = 'cp -a /etc "$0" && mount --bind "$0" /etc && exec "$@"'
-    program = [sys.executable, "-c", REPLACED, str(tmp_path / "pod")]
+@pytest.fixture(scope="module")
+def pod(tmp_path_factory):
+    """Return a pod of two hosts with a startup script of its own."""
+    with EmulatedPod(tmp_path_factory.mktemp("pod"), "v4-16") as pod:
+        create(pod)
+        until(lambda: all(host.is_up and "boots on" in host.serial for host in pod.hosts))
+        yield pod
+
+
+def create(pod, script=SCRIPT):
+    channel = grpc.insecure_channel(f"127.0.0.1:{pod.api.port}")
+    client = tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
+    node = {"accelerator_type": "v4-16", "metadata": {"startup-script": script, "word": "own"}}
+    tpu = {"node_spec": [{"parent": PARENT, "node_id": NAME, "node": node}]}
+    client.create_queued_resource(
+        parent=PARENT, queued_resource_id=NAME, queued_resource={"spot": {}, "tpu": tpu}
+    )
+    name = f"{PARENT}/queuedResources/{NAME}"
+    until(lambda: client.get_queued_resource(name=name).state.state.name == "ACTIVE")
+    channel.close()
+
+
+def ask(url, data=None, method=None, **headers):
+    """Return status and text of an answer."""
+    headers = {key.replace("_", "-"): value for key, value in headers.items()}
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, data, headers, method=method), timeout=20
+        ) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def metadata(host, key, **headers):
+    return ask(f"http://{host.environment['GCE_METADATA_HOST']}/computeMetadata/v1/{key}", **headers)
+
+
+def token(pod):
+    text = metadata(pod.hosts[0], "instance/service-accounts/default/token", Metadata_Flavor="Google")[1]
+    return {"Authorization": f"Bearer {json.loads(text)['access_token']}"}
+
+
+def test_metadata_needs_its_header(pod):
+    key = "instance/attributes/agent-worker-number"
+    assert [metadata(host, key, Metadata_Flavor="Google") for host in pod.hosts] == [(200, "0"), (200, "1")]
+    assert metadata(pod.hosts[0], key)[0] == 403
+    assert metadata(pod.hosts[0], key, Metadata_Flavor="Google", X_Forwarded_For="10.0.0.1")[0] == 403
+    assert metadata(pod.hosts[0], "instance/attributes/absent", Metadata_Flavor="Google")[0] == 404
+    assert metadata(pod.hosts[0], "instance/attributes/word", Metadata_Flavor="Google") == (200, "own")
+
+
+def test_hosts_show_their_account_to_the_bucket(pod):
+    url = f"{pod.gcs.url}/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name=x"
+    assert ask(url, b"1")[0] == 401
+    assert ask(url, b"1", Authorization="Bearer stolen")[0] == 401
+    assert ask(url, b"1", **token(pod))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["uploadType=media&name=x&ifGenerationMatch=0", "ifGenerationMatch=0&uploadType=media"]
+)
+def test_a_precondition_that_the_fake_ignores_is_refused(pod, path):
+    assert ask(f"{pod.gcs.url}/upload/storage/v1/b/{BUCKET}/o?{path}", b"1", **token(pod))[0] == 501
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_so_is_one_of_another_request(pod, method):
+    url = f"{pod.gcs.url}/storage/v1/b/{BUCKET}/o/x?ifGenerationMatch=1"
+    assert ask(url, method=method, **token(pod))[0] == 501
+
+
+def test_hosts_run_python_3_10_without_what_ubuntu_omits(pod):
+    assert "boots on (3, 10)" in pod.hosts[0].serial
+    program = "import tomllib"
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", copy, str(tmp_path / "etc"), *program],
+        ["python3", "-c", program], env=pod.hosts[0].environment, capture_output=True, text=True
+    )
+    assert "No module named 'tomllib'" in done.stderr
+    done = subprocess.run(
+        ["python3", "-m", "venv", "x"], env=pod.hosts[0].environment, capture_output=True, text=True
+    )
+    assert "No module named" in done.stderr
+
+
+def test_the_script_runs_at_each_boot_and_the_disk_stays(pod):
+    host = pod.hosts[1]
+    (host.home / "kept").touch()
+    (before,) = host.processes()
+    host.kill()
+    assert not host.is_up
+    assert not host.processes()
+    host.boot()
+    until(lambda: host.serial.count("boots on") == 2)
+    assert (host.home / "kept").exists()
+    assert before not in host.processes()
+
+
+def test_a_frozen_host_does_nothing_and_goes_on(pod):
+    host = pod.hosts[0]
+    (pid,) = host.processes()
+    host.freeze()
+    until(lambda: os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT))
+    host.release()
+    until(lambda: os.waitid(os.P_PID, pid, os.WCONTINUED | os.WNOHANG))
+    assert pid in host.processes()
+
+
+def test_the_pod_deletes_itself_with_its_accounts_permission(pod):
+    url = f"http://127.0.0.1:{pod.google.server_port}/v2/{PARENT}/queuedResources/{NAME}?force=true"
+    assert ask(url, method="DELETE")[0] == 401
+    pod.google.may_delete = False
+    assert ask(url, method="DELETE", **token(pod))[0] == 403
+    pod.google.may_delete = True
+    assert ask(url, method="DELETE", **token(pod))[0] == 200
+    assert not any(host.is_up or host.processes() for host in pod.hosts)
+
+
+def test_a_pod_from_a_shell(tmp_path):
+    program = [sys.executable, "-m", "snakemake_executor_plugin_tpu.emulator", "--dir", "pod"]
+    said = subprocess.run(
+        [*program, "--accelerator-type", "v4-16"],
+        input="status\npreempt\noutage 0\nkill 1\nfly\nkill 7\ndown\nstatus\n",
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=240,
     )
-    assert done.stdout.strip() == "snakemake", done.stderr
+    assert said.returncode == 0, said.stderr
+    ready, *states = said.stdout.splitlines()
+    assert ready == f"Bucket and TPU API are up. In another shell: . {tmp_path}/pod/environment"
+    assert json.loads(states[0]) == {"hosts": {"w0": "down", "w1": "down"}, "nodes": {}, "jobs": 0}
+    assert states[4].startswith("fly is no command; these are: down, freeze,")
+    assert states[5] == "kill: list index out of range"
+    assert len(states) == 6
+    assert "SNAKEMAKE_TPU_BUCKET" in (tmp_path / "pod" / "environment").read_text()
+
+
+def test_hosts_end_with_a_process_that_is_killed(tmp_path):
+    program = f"""
+import time
+from pathlib import Path
+from google.cloud import tpu_v2
+from snakemake_executor_plugin_tpu.emulator import EmulatedPod
+pod = EmulatedPod(Path({str(tmp_path)!r}), "v4-8").__enter__()
+script = "#!/bin/sh\\nsetsid sleep 1000 &"
+pod.hosts[0].boot(tpu_v2.Node(metadata={{"startup-script": script}}))
+print("up", flush=True)
+time.sleep(1000)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout.readline() == "up\n"
+        mark = f"HOME={tmp_path}/w0/home"
+        until(lambda: any("sleep" in line for line in processes_with(mark).values()))
+        process.kill()
+    until(lambda: not processes_with(mark))

@@ -8,9 +8,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from study import Study
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
-from snakemake_executor_plugin_tpu.emulator.study import Study
 
 
 def make_wheel(folder: Path, answer: int) -> Path:
@@ -43,7 +43,6 @@ def making(tmp_path):
 
         def make(wheels: Path | None):
             pod = ending.enter_context(EmulatedPod(tmp_path / "pod", "v4-16", wheels=wheels))
-            pod.create()
 
             def study(name: str, jobs: dict, **profile) -> Study:
                 profile = {**PROFILE, "tpu-requirements": str(tmp_path / "jobs.lock"), **profile}
@@ -64,29 +63,26 @@ def making(tmp_path):
 def test_environment_is_made_once_on_each_host(making, tmp_path):
     pod, study = making(tmp_path)
     lock = tmp_path / "jobs.lock"
-    keys = [host.host_key for host in pod.hosts]
     one = study("one", {"a": {}, "b": {}})
     lock.write_text(f"--no-index\n--find-links {tmp_path}\nno-such-package==1\n")
     output = one.run(code=1)
-    assert "no-such-package was not found" in output
-    assert [host.host_key for host in pod.hosts] == keys  # a wrong lock file is no reason for another pod
-    # and people get in to see what is wrong
-    assert one.command("ssh", "1", "--", "hostname")[1].endswith("t1v-n-emulated-w-1\n")
+    assert "no-such-package was not found" in output, output
+    assert pod.api.created_nodes == 1  # a wrong lock file is no reason for another pod
     assert one.command("status")[0] == 0
 
     lock.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==42.0\n")
     make_wheel(tmp_path, 42)
     output = one.run()
-    assert "environment on w0: Installed 1 package" in output
-    assert "ready on 2 of 2 hosts" in output
+    assert "2 of 2 host(s) answer, the environment is ready on 2" in output
+    logs = [(host.home / ".snakemake-tpu" / "environment.log") for host in pod.hosts]
+    assert all("Installed 1 package" in log.read_text() for log in logs)
     for job in "ab":
         assert one.launches(job)["1-0"]["environment"]["COUNT_OPTION"] == "42 3 11"
     made = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
 
     other = study("other", {"c": {}})
     output = other.run()
-    assert "Installed" not in output
-    assert "ready on 2 of 2 hosts" in output
+    assert "the environment is ready on 2" in output
     again = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
     assert again == made
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import re
 import signal
 import sys
@@ -11,9 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_pod import follow, spec, worker_of
 
-from snakemake_executor_plugin_tpu import driver, ssh
+from snakemake_executor_plugin_tpu import driver
 from snakemake_executor_plugin_tpu.executor import Executor
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
@@ -33,20 +31,6 @@ def test_calls_receive_signals_that_the_tests_ignore(study):
     ignored = int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16)
     assert not any(ignored >> (number - 1) & 1 for number in numbers)
     assert call.wait() == 0
-
-
-def test_a_call_that_hangs_prints_the_stacks_of_its_threads(study):
-    one = study({"a": {}})
-    os.mkfifo(one.folder / "endless")
-    writer = os.open(one.folder / "endless", os.O_RDWR)  # and nothing is written to it
-    try:
-        call = one.start("--snakefile", "endless")
-        call.wait_for("Using profile")
-        with pytest.raises(AssertionError, match=r"(?s)not ended within 0 s: .*most recent call first"):
-            call.wait(timeout=0)
-    finally:
-        os.close(writer)
-    assert call.process.returncode == -signal.SIGABRT
 
 
 def test_ctrl_c_while_a_job_is_being_submitted(study):
@@ -102,50 +86,6 @@ def test_second_ctrl_c_is_noticed_while_the_first_is_logged(monkeypatch):
     monkeypatch.undo()
     assert "Not waiting for the pod any longer" in output[-1]
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_follower_cancelled_when_its_connection_has_just_ended(healthy_pod, tmp_path, monkeypatch):
-    async def play():
-        async with worker_of(healthy_pod, tmp_path) as worker:
-
-            async def beat(connection):
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    following.cancel()  # it waits for the end of this beat
-
-            def begun(frame):
-                healthy_pod.hosts[0].drop_connections()
-
-            monkeypatch.setattr(worker, "beat", beat)
-            await worker.deploy()
-            following = asyncio.ensure_future(
-                follow(worker, "t1", spec("sleep 1000"), tmp_path / "log", on_frame=begun)
-            )
-            await asyncio.wait({following}, timeout=120)
-            assert following.cancelled()
-            await worker.stop(["t1"], 1)
-
-    asyncio.run(play())
-
-
-def test_connection_closes_though_a_grandchild_holds_its_pipes(monkeypatch):
-    monkeypatch.setattr(ssh, "CLOSE_SECONDS", 0.0)
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
-
-    async def play():
-        program = ("sh", "-c", "sleep 1000 & echo $!; wait")
-        process = await asyncio.create_subprocess_exec(*program, **pipes)
-        grandchild = int(await process.stdout.readline())
-        connection = ssh.Connection("w0", process)
-        try:
-            await asyncio.wait_for(connection.close(), 20)
-            assert await connection.reason() == f"ssh ended with exit code {-signal.SIGKILL}"
-            os.kill(grandchild, 0)  # it lives
-        finally:
-            os.kill(grandchild, signal.SIGKILL)
-
-    asyncio.run(play())
 
 
 def test_the_polling_interval_holds_from_the_first_poll():

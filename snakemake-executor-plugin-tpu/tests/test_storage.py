@@ -93,6 +93,14 @@ def test_outages_are_survived(provider, server):
     assert not provider.object("gs://bucket/retry/none").exists()
 
 
+def test_a_lost_upload_session_starts_anew(provider, server):
+    item = stored(provider, "retry/large", "x" * (9 << 20))  # larger than what goes in one request
+    server.proxy.lost_sessions = 1
+    item.store_object()
+    assert server.proxy.lost_sessions == 0
+    assert provider.client.bucket("bucket").get_blob("retry/large").size == 9 << 20
+
+
 def test_a_slow_clock_here_does_not_make_local_files_look_old(provider, server, monkeypatch):
     slow = 600.0
     real = gcs.ProxyHandler.answer

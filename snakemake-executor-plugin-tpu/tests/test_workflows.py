@@ -8,7 +8,6 @@ from snakemake_interface_common.plugin_registry.plugin import TaggedSettings
 from snakemake_storage_plugin_gcs import StorageProviderSettings
 
 from snakemake_executor_plugin_tpu import ExecutorSettings
-from snakemake_executor_plugin_tpu.emulator.network import PORT
 from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, NAME, PROJECT, ZONE
 from snakemake_executor_plugin_tpu.storage import use_listings
 
@@ -17,9 +16,9 @@ class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):
     __test__ = True
 
     @pytest.fixture(autouse=True)
-    def _pod(self, healthy_pod, monkeypatch):
-        self.pod = healthy_pod
-        for key, value in healthy_pod.environment.items():
+    def _pod(self, empty_pod, monkeypatch):
+        self.pod = empty_pod
+        for key, value in empty_pod.environment.items():
             monkeypatch.setenv(key, value)
         use_listings()  # the command line does it by reading the settings, before the workflow is loaded
 
@@ -34,8 +33,7 @@ class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):
             accelerator_type=self.pod.accelerator_type,
             create=True,
             api_endpoint=f"127.0.0.1:{self.pod.api.port}",
-            ssh_key=str(self.pod.key),
-            ssh_port=PORT,
+            bucket=BUCKET,
             python=self.pod.python,
         )
 

@@ -16,6 +16,7 @@ MEMBER = r"--member=(?P<member>(?:user|serviceAccount):[^@\s]+@\S+) --role=(?P<r
 FORMS = {
     "project": r"config set project (?P<name>[a-z][a-z0-9-]{4,28}[a-z0-9])",
     "services": r"services enable(?P<services>( [a-z]+\.googleapis\.com)+)",
+    "active": r"auth login",
     "login": r"auth application-default login",
     "bucket": r"storage buckets create gs://(?P<name>[a-z0-9._-]{3,63}) --location=(?P<place>[a-z]+-[a-z]+\d)"
     r" --uniform-bucket-level-access --public-access-prevention --soft-delete-duration=0",
@@ -42,9 +43,14 @@ def main() -> int:
         print(f"ERROR: (gcloud) unrecognized arguments: {line}", file=sys.stderr)
         return 2
     values = found.groupdict()
-    if command == "project":
+    project = state.get("project")
+    if command == "active":
+        state["active"] = True
+    elif command not in ("project", "login") and not state.get("active"):
+        return refuse("You do not currently have an active account selected.")
+    elif command == "project":
         state["project"] = values["name"]
-    elif "project" not in state or values.get("project", state["project"]) != state["project"]:
+    elif command != "login" and (project is None or values.get("project", project) != project):
         return refuse("the project is not set, or another one is named")
     if command == "services":
         state["services"] = values["services"].split()

@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,12 @@ import yaml
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from tests.pipeline.conftest import ROOT
-from tests.rehearsal import checkout, share_kernel
+from tests.rehearsal import checkout, compiled_kernel, share_kernel
 from tests.shell import python
 
 PAGE = (ROOT / "docs" / "cloud.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-OURS = ("PROJECT", "ZONE", "NAME", "SSH_KEY")
+OURS = ("PROJECT", "ZONE", "NAME", "BUCKET")
 
 
 def study(folder: Path) -> Path:
@@ -116,9 +115,7 @@ class Walk:
             if where == "project_role" and who.startswith("serviceAccount:")
         ]
         held = {permission for role in hosts for permission in state.get("custom", {}).get(role, ())}
-        if self.pod.metadata:
-            self.pod.metadata.may_delete = "tpu.nodes.delete" in held
-            self.pod.metadata.may_get = "tpu.nodes.get" in held
+        self.pod.google.may_delete = "tpu.nodes.delete" in held
         for name in state["buckets"]:
             if name not in {bucket.name for bucket in self.pod.client().list_buckets()}:
                 self.pod.gcs.create_bucket(name)
@@ -133,8 +130,8 @@ def test_every_block_of_the_page_works(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     said = []
-    with tempfile.TemporaryDirectory(prefix="pod-") as short, EmulatedPod(Path(short), "v4-16") as pod:
-        share_kernel(pod, tmp_path)
+    with EmulatedPod(tmp_path / "pod", "v4-16") as pod:
+        share_kernel(pod, compiled_kernel(tmp_path))
         pod.gcs.proxy.roles = pod.api.roles = set()
         walk = Walk(folder, pod, home)
         for block in BLOCKS:
@@ -151,7 +148,6 @@ def test_every_block_of_the_page_works(tmp_path):
             "trm-pod@my-project.iam.gserviceaccount.com"
         }
         assert not pod.api.queued
-    assert (home / ".ssh" / "snakemake_tpu").exists()
     assert any("node READY" in text for text in said)
     assert (folder / "results" / "plots" / "scaling_laws.pdf").stat().st_size > 5000
 
@@ -179,5 +175,7 @@ def test_other_commands_are_refused(command, gcloud):
 def test_a_role_with_a_permission_that_does_not_exist_is_refused(gcloud):
     create = "iam roles create trmPodEnd --project=my-project --permissions="
     assert gcloud("config set project my-project") == 0
+    assert gcloud(f"{create}tpu.nodes.delete") == 1  # nobody is logged in
+    assert gcloud("auth login") == 0
     assert gcloud(f"{create}tpu.queuedresources.delete,tpu.nodes.delete") == 1
     assert gcloud(f"{create}tpu.nodes.delete,tpu.nodes.get") == 0

@@ -4,19 +4,20 @@ import json
 import os
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 import yaml
 
+from benchmarks.faults import default_signals, until
+from benchmarks.pod_faults import campaign
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
-from snakemake_executor_plugin_tpu.emulator.study import default_signals, until
+from snakemake_executor_plugin_tpu.emulator.hosts import send
 from tests import warm
 from tests.pipeline.conftest import ROOT
-from tests.rehearsal import PREFIX, STUDY, checkout, programs, rehearse, send, share_kernel
+from tests.rehearsal import PREFIX, STUDY, checkout, compiled_kernel, programs, rehearse, share_kernel
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
+pytestmark = [pytest.mark.full, pytest.mark.skipif(bool(why_not()), reason=why_not() or "")]
 
 
 def short_study(folder: Path, steps: int) -> Path:
@@ -30,10 +31,17 @@ def short_study(folder: Path, steps: int) -> Path:
     return study
 
 
-def test_a_figure_asked_for_comes_back_through_a_preemption(tmp_path):
+@pytest.mark.parametrize(("accelerator", "slices"), [("v4-16", 1), ("v4-8", 2)])
+def test_a_figure_asked_for_comes_back_through_a_preemption(tmp_path, accelerator, slices):
     study = short_study(tmp_path, steps=100)
-    outcome = rehearse(tmp_path / "rehearsal", "v4-16", study, least_runs=2, faults=("preemption",))
+    outcome = rehearse(tmp_path / "rehearsal", accelerator, slices, study, 2, faults=("preemption",))
     assert outcome.failures == [], "\n".join(outcome.rows)
+
+
+@pytest.mark.parametrize("slices", [1, 4])
+def test_a_short_campaign_of_faults_loses_nothing(tmp_path, slices):
+    done = campaign(tmp_path, faults=4, seed=slices, slices=slices)
+    assert sum(map(len, done.recoveries.values())) == 4
 
 
 class Call:
@@ -69,8 +77,8 @@ def test_a_run_of_an_earlier_recipe_is_said_and_its_result_names_what_made_it(tm
     folder = checkout(tmp_path / "study", short_study(tmp_path, steps=20))
     recipe = folder / "trm/study/fingerprint.py"
 
-    with tempfile.TemporaryDirectory(prefix="pod-") as short, EmulatedPod(Path(short), "v4-8") as pod:
-        share_kernel(pod, tmp_path)
+    with EmulatedPod(tmp_path / "pod", "v4-8") as pod:
+        share_kernel(pod, compiled_kernel(tmp_path))
 
         def results() -> list[tuple[int, str, bool]]:
             blobs = pod.bucket.list_blobs(prefix=f"{PREFIX}/results/runs/")
@@ -78,19 +86,19 @@ def test_a_run_of_an_earlier_recipe_is_said_and_its_result_names_what_made_it(tm
             return [(r["recipe_version"], r["provenance"]["commit"], r["provenance"]["dirty"]) for r in found]
 
         def training() -> list[int]:
-            return programs(pod.hosts[0], 1, "-m trm train")
+            return programs(pod.hosts[0], "-m trm train")
 
         call = Call(folder, pod, "0123abc+")
         try:
             until(lambda: call.says("") and training())
-            send(running := training(), signal.SIGSTOP)
+            send(signal.SIGSTOP, running := training())
             call.kill()
             recipe.write_text(recipe.read_text().replace("RECIPE_VERSION = 1\n", "RECIPE_VERSION = 2\n"))
             call = Call(folder, pod, "4567def")
             until(lambda: call.says("which an earlier call started and this one does not need"))
             assert call.says("The pod runs train-")
             assert results() == []
-            send(running, signal.SIGCONT)
+            send(signal.SIGCONT, running)
             until(lambda: call.says("") and len(results()) > 1)
             assert set(results()) == {(1, "0123abc", True), (2, "4567def", False)}
         finally:

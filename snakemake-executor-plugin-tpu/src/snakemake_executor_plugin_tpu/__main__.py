@@ -1,13 +1,13 @@
 """python -m snakemake_executor_plugin_tpu COMMAND [--profile DIR] [--SETTING VALUE ...]    commands for people
 
-    up        create the pod if it does not exist, and wait until every host answers
+    up        create the pod if it does not exist, and wait until every host is ready for jobs
     status    state and health, load and memory of each host, running jobs
-    ssh       log in to a host, or run a command there:  ssh [RANK] [-- COMMAND ...]
-              or pass options to ssh:                    ssh [RANK] -- -N -L 6006:localhost:6006
+    ssh       print the command that logs in to a host:  ssh [RANK]
+    hold      keep an idle pod for some time:            hold 4h   (hold 0 ends it)
     stop      stop a job on the pod:                     stop JOB
-    down      delete the pod, unless somebody uses it (--force: anyway)
+    down      delete the pod, unless it runs a job or somebody drives it (--force: anyway)
 
-With several slices (tpu-slices) up, status and down act on every one, or on one: --slice N.
+With several slices (tpu-slices) up, status, hold and down act on every one, or on one: --slice N.
 
 The settings are those of the plugin without the prefix `tpu-`, from the profile, then from the environment
 (SNAKEMAKE_TPU_PROJECT and so on), then from the command line.
@@ -15,7 +15,8 @@ The settings are those of the plugin without the prefix `tpu-`, from the profile
 
 import asyncio
 import os
-import shlex
+import re
+import signal
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -26,13 +27,17 @@ from snakemake.profiles import ProfileConfigFileParser
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.registry.plugin import Plugin
 
-from .claim import name_of
-from .errors import COMMAND, PodError, Unreachable, red
+from .allocation import slice_of
+from .cloud import PodState
+from .control import NOBODY, Control
+from .errors import COMMAND, PodError, red
 from .guarding import guard_in_words, guard_trouble
-from .lifecycle import Pod, PodManager
 from .settings import ExecutorSettings, common_settings
+from .slice import Slice, describe_beat, key_of
+from .worker.bucket import Document, Forged, Refused, sign, verify
 
-COMMANDS = ("up", "status", "ssh", "stop", "down")
+COMMANDS = ("up", "status", "ssh", "hold", "stop", "down")
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse(arguments: list[str]) -> tuple[Any, ExecutorSettings]:
@@ -75,12 +80,13 @@ def fail(message: str) -> None:
 
 
 class Cli:
+    """The commands on one slice."""
+
     def __init__(self, args: Any, settings: ExecutorSettings) -> None:
         self.args, self.settings = args, settings
         settings.check_pod()
         cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-        folder = cache / "snakemake-executor-plugin-tpu" / str(settings.name)
-        self.manager = PodManager(settings, folder, self.say)
+        self.slice = Slice(settings, cache / "snakemake-executor-plugin-tpu", self.say)
 
     def say(self, sentence: str) -> None:
         """Print progress to stderr: other programs may read stdout."""
@@ -91,87 +97,136 @@ class Cli:
             return await getattr(self, self.args.command)() or 0
         finally:
             # Above all after an error, such as hosts that do not answer.
-            if left := await self.manager.close(report=self.args.command != "ssh"):
+            if left := await self.slice.close(report=self.args.command != "ssh"):
                 self.say(left)
 
-    async def _existing(self) -> Pod:
-        """Return the pod without creating it."""
-        self.settings.create = False
-        # Only jobs depend on the size of the pod.
-        state = await self.manager.cloud.describe()
+    async def _look(self, state: PodState) -> tuple[Control, Document, float]:
+        """Read what the hosts say without driving them; return the controller's lease and its age as well."""
+        key = key_of(state, self.settings)
         self.settings.accelerator_type = state.accelerator_type or self.settings.accelerator_type
-        return await self.manager.ready()
+        bucket = await asyncio.to_thread(self.slice.bucket, key)
+        hosts = slice_of(self.settings.accelerator_type).hosts
+        control = Control(bucket, hosts, {"node": state.orders["node"]}, state.orders["times"])
+        try:
+            await asyncio.to_thread(control.hear)
+            found = await asyncio.to_thread(bucket.get, "controller")
+        finally:
+            control.close()
+        lease = verify(key, "controller", found.data) if found else {"who": NOBODY}
+        return control, lease, found.age if found else 0.0
+
+    async def _existing(self) -> tuple[PodState, Control, Document, float]:
+        state = await self.slice.cloud.describe()
+        if not state.is_ready:
+            raise PodError(f"TPU pod {self.settings.name} is not up: {state}.")
+        return (state, *await self._look(state))
 
     async def up(self) -> None:
-        """Create the pod, whatever tpu-create says."""
-        self.settings.create = self.manager.for_jobs = True
-        await self.manager.ready()
+        """Create the pod, whatever tpu-create says, and wait until every host is ready."""
+        self.settings.create = True
+        task = self.slice.start()
+        while not task.done() and not (
+            self.slice.control and len(self.slice.control.free()) == self.slice.hosts
+        ):
+            control = self.slice.control
+            if control and all(
+                control.is_fresh(rank) and control.beats[rank]["job"] for rank in range(control.hosts)
+            ):
+                break
+            ticked = asyncio.ensure_future(self.slice.ticked.wait())
+            await asyncio.wait({ticked, task}, return_when="FIRST_COMPLETED")
+            ticked.cancel()
+        if self.slice.error:
+            raise self.slice.error
 
     async def status(self) -> int:
-        state = await self.manager.cloud.describe()
+        state = await self.slice.cloud.describe()
         print(f"{self.settings.name}: {state} {state.accelerator_type} {state.health}".rstrip())
         if not state.is_ready:
             return 1
-        pod = await self._existing()
-        if owner := pod.status[0]["owner"]:
-            print(f"driven by {name_of(owner)}, heard {owner['silent']:.0f} s ago")
-        print(guard_in_words(pod.status[0].get("guard")))
-        if trouble := guard_trouble(pod.status):
+        control, lease, age = await self._look(state)
+        if lease["who"] != NOBODY:
+            print(f"driven by {lease['who']}, heard {age:.0f} s ago")
+        beats = control.beats.values()
+        guards = [beat["guard"] for beat in beats]
+        print(guard_in_words(next(iter(guards), None), min((beat["idle"] for beat in beats), default=0.0)))
+        if trouble := guard_trouble(guards):
             print(red(trouble))
-        print(f"{'host':6} {'load':>6} {'cpus':>5} {'memory':>14} {'disk':>9}   tasks")
-        for rank, (worker, status) in enumerate(zip(pod.workers, pod.status, strict=True)):
-            if rank in pod.silent:
-                print(f"{worker.host:6} does not answer")
+        print(f"{'host':6} {'load':>6} {'cpus':>5} {'memory':>14} {'disk':>9}   job")
+        for rank in range(control.hosts):
+            if not control.is_fresh(rank):
+                since = (
+                    f"has been silent for {control.beats[rank]['age']:.0f} s"
+                    if rank in control.beats
+                    else "is not up"
+                )
+                print(f"w{rank:<5} {since}")
                 continue
-            used, total = status["memory"] - status["memory_free"], status["memory"]
+            beat = control.beats[rank]
+            used, total = beat.get("memory", 0) - beat.get("memory_free", 0), beat.get("memory", 0)
             print(
-                f"{worker.host:6} {status['load']:6.1f} {status['cpus']:5d} {used / 2**30:6.1f}/{total / 2**30:5.1f} G "
-                f"{status['disk_free'] / 2**30:7.1f} G   {_describe(status['tasks'])}"
-                + (f"; set aside: {status['aside']}" if status.get("aside") else "")
+                f"w{rank:<5} {beat['load']:6.1f} {beat['cpus']:5d} {used / 2**30:6.1f}/{total / 2**30:5.1f} G "
+                f"{beat['disk_free'] / 2**30:7.1f} G   {describe_beat(beat, age)}"
+                + (f"; {beat['error']}" if beat["error"] else "")
             )
         return 0
 
-    async def ssh(self) -> int:
-        rank, *command = self.args.words or ["0"]
+    async def ssh(self) -> None:
+        """Print the command that logs in: the plugin itself needs no login."""
+        rank, settings = (self.args.words or ["0"])[0], self.settings
         if not rank.isdigit():
-            rank, command = "0", self.args.words
-        pod = await self._existing()
-        if int(rank) >= len(pod.workers):
-            raise PodError(f"The pod has {len(pod.workers)} hosts, numbered from 0: there is no host {rank}.")
-        options, command = (command, []) if command and command[0].startswith("-") else ([], command)
-        process = await asyncio.create_subprocess_exec(
-            *("ssh", "-F", str(pod.ssh.config), "-o", "ControlPath=none", *options),
-            *(pod.workers[int(rank)].host, *([shlex.join(command)] if command else [])),
-        )
-        return await process.wait()
+            raise PodError(f"{rank!r} is no host: `ssh RANK` prints the command for one, numbered from 0.")
+        tunnel = " --tunnel-through-iap" * settings.internal_ips
+        where = f"--zone={settings.zone} --project={settings.project}"
+        print(f"gcloud compute tpus tpu-vm ssh {settings.name} {where} --worker={rank}{tunnel}")
+
+    async def hold(self) -> None:
+        """Keep the pod although it is idle."""
+        match = re.fullmatch(r"(\d+)([smhd]?)", "".join(self.args.words))
+        if not match:
+            raise PodError("Say for how long the pod is kept: `hold 4h`, `hold 30m`, `hold 0`.")
+        seconds = int(match[1]) * UNITS[match[2] or "s"]
+        _, control, *_ = await self._existing()
+        document = sign(control.bucket.key, "hold", {"seconds": seconds})
+        await asyncio.to_thread(control.bucket.put, "hold", document)
+        print(f"{self.settings.name} is kept for {seconds} s although it is idle; tpu-end still holds")
 
     async def stop(self) -> None:
         if not self.args.words:
             raise PodError("Name a job as `status` shows it, such as train-0123456789ab.")
-        pod, job = await self._existing(), self.args.words[0]
-        found = [task for task in pod.found() if (task.get("slot"), task["state"]) == (job, "running")]
-        if not found:
-            raise PodError(f"Nothing of {job} runs on pod {self.settings.name or ''}.")
-        stops = (pod.workers[task["host"]].stop([task["task"]], self.settings.grace) for task in found)
-        await asyncio.gather(*stops)
-        print(f"stopped {len(found)} task(s) of {job}")
+        job, (_, control, *_) = self.args.words[0], await self._existing()
+        launches = {
+            beat["job"][1] for beat in control.beats.values() if beat["job"] and beat["job"][0] == job
+        }
+        if not launches:
+            raise PodError(f"Nothing of {job} runs on pod {self.settings.name}.")
+        for launch in launches:
+            path = f"jobs/{job}/{launch}/stop"
+            await asyncio.to_thread(control.bucket.create, path, {"why": "stopped"})
+        print(f"{job} is told to stop")
 
     async def down(self) -> None:
-        if (await self.manager.cloud.describe()).is_ready and not self.args.force:
-            await self._check_free()
-        await self.manager.cloud.delete()
+        state = await self.slice.cloud.describe()
+        if state.is_ready and not self.args.force:
+            await self._check_free(state)
+        await self.slice.cloud.delete()
         print(f"TPU pod {self.settings.name} is deleted and costs nothing any more.")
 
-    async def _check_free(self) -> None:
+    async def _check_free(self, state: PodState) -> None:
         force = "`down --force` deletes the pod anyway."
         try:
-            pod = await self._existing()
-        except (PodError, Unreachable) as error:
+            control, lease, age = await self._look(state)
+        except (PodError, OSError, Refused, Forged) as error:
             raise PodError(f"It is unknown whether somebody uses the pod: {error} {force}") from None
-        if owner := pod.status[0]["owner"]:
-            raise PodError(f"The pod is in use by the Snakemake of {name_of(owner)}. Stop it first; {force}")
-        if others := [task["slot"] for task in pod.found() if task.get("role") == "other"]:
-            raise PodError(f"The pod runs {', '.join(others)}, which somebody else has started. {force}")
+        running = [
+            f"w{rank} runs {describe_beat(beat, age)}"
+            for rank, beat in control.beats.items()
+            if beat["job"] and beat["age"] < control.times["fence"] + control.times["silence"]
+        ]
+        if running:
+            raise PodError(f"The pod is in use: {'; '.join(running)}. {force}")
+        if lease["who"] != NOBODY and lease["busy"] and age < control.times["silence"]:
+            raise PodError(f"The pod is in use by the Snakemake of {lease['who']}. Stop it first; {force}")
 
 
 async def run_on_slices(args: Any, slices: list[ExecutorSettings]) -> int:
@@ -184,7 +239,7 @@ async def run_on_slices(args: Any, slices: list[ExecutorSettings]) -> int:
     codes: list[int] = []
     for batch in [chosen] if args.command in ("up", "down") else [[one] for one in chosen]:
         for result in await asyncio.gather(*(Cli(args, one).run() for one in batch), return_exceptions=True):
-            if isinstance(result, (WorkflowError, Unreachable)):
+            if isinstance(result, (WorkflowError, OSError, Refused, Forged)):
                 print(result, file=sys.stderr)
             elif isinstance(result, BaseException):
                 raise result
@@ -192,22 +247,12 @@ async def run_on_slices(args: Any, slices: list[ExecutorSettings]) -> int:
     return max(codes)
 
 
-def _describe(tasks: dict[str, Any]) -> str:
-    running = [task for task in tasks.values() if task["state"] == "running" and "slot" in task]
-    words = [
-        f"{task['slot']} ({task.get('label')}, launch {task.get('launch')}, progress {task.get('progress') or '-'}"
-        + (f", {task['status']}" if task.get("status") else "")
-        + (f", unattended for {task['unattended']:.0f} s)" if task.get("unattended", 0) > 30 else ")")
-        for task in running
-    ]
-    return "; ".join(words) or "-"
-
-
 def main(arguments: list[str] | None = None) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         args, settings = parse(sys.argv[1:] if arguments is None else arguments)
         return asyncio.run(run_on_slices(args, settings.of_slices()))
-    except (WorkflowError, Unreachable) as error:
+    except (WorkflowError, OSError, Refused, Forged) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,7 +1,6 @@
 """Which hosts a job gets, and the variables by which libtpu uses only those."""
 
 import re
-from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -81,27 +80,3 @@ def libtpu_variables(hosts: int, pod: Slice) -> dict[str, str]:
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",
     }
-
-
-class Allocator:
-    """Which job holds which hosts of one slice."""
-
-    def __init__(self, hosts: int):
-        self.hosts = hosts
-        self.holder: dict[int, str] = {}
-        self.on_release: Callable[[], None] = lambda: None
-
-    @property
-    def free(self) -> list[int]:
-        return [host for host in range(self.hosts) if host not in self.holder]
-
-    def take(self, job: str, hosts: Iterable[int]) -> None:
-        self.holder.update(dict.fromkeys(hosts, job))
-
-    def held_by(self, job: str) -> list[int]:
-        return sorted(host for host, holder in self.holder.items() if holder == job)
-
-    def release(self, job: str, but: Collection[int] = ()) -> None:
-        if not set(self.held_by(job)) <= set(but):
-            self.holder = {h: holder for h, holder in self.holder.items() if holder != job or h in but}
-            self.on_release()

@@ -14,16 +14,25 @@ def clock(after: float = 0.0) -> str:
     return time.strftime("%H:%M:%S UTC", time.gmtime(time.time() + after))
 
 
+ACCOUNT_SECONDS = 300.0
+
+
 class Capacity:
     """Waits for one pod."""
 
-    def __init__(self, cloud: TpuCloud, say: Callable[[str], None]):
-        self.cloud, self.settings = cloud, cloud.settings
+    def __init__(
+        self, cloud: TpuCloud, say: Callable[[str], None], metadata: Callable[[], dict[str, str]] = dict
+    ) -> None:
+        self.cloud, self.settings, self.metadata = cloud, cloud.settings, metadata
         self.say = lambda sentence: say(f"TPU pod {cloud.name}: {sentence}")
         self.granted = False
         """Whether there has been a pod: then a text about quota means that its remains still count."""
+        self.node = ""
+        """How the hosts call the last node that was seen."""
         self.last_words: Callable[[str], str] | None = None
         """Reads from the bucket why a pod deleted itself."""
+        self.existed = False
+        """Whether the pod was up in this call and nothing has been deleted or requested since."""
         self.requested = False
         """Whether this call has requested a pod that has not come yet."""
 
@@ -33,33 +42,36 @@ class Capacity:
         `existed`: the pod was up in this call, so it is not created again if somebody has deleted it since.
         Raises CloudError if the API or the profile refuses.
         """
+        self.existed = existed
         self.granted = self.granted or existed
-        self.reported_at = time.monotonic()
+        self.reported_at = self.began = time.monotonic()
         self.since, self.reported, self.operation = clock(), "", None
         pause, most = self.cloud.poll_seconds
         retry, failure = 0.0, None
         while True:
             if self.operation is not None and await self.cloud.is_done(self.operation):
                 failure = self.cloud.failure_of(self.operation)
-                self.operation, existed = None, failure is None
+                self.operation, self.existed = None, failure is None
             state = await self.cloud.describe()
+            self.node = str(state.orders.get("node", self.node))
             was_up = state.is_ready or state.node in LOST_NODE or state.queued == "SUSPENDED"
             self.granted = self.granted or was_up
             if state.is_ready:
                 self.requested = False
                 return state
             self._tell(state)
-            existed = existed and not await self._ended_itself(state)
-            self._check_ended(state, existed)
+            self.existed = self.existed and not await self._ended_itself(state)
+            self._check_ended(state, self.existed)
             if failure or state.is_lost or (state.is_absent and self.operation is None):
                 self._check_permitted(state)
                 if self.requested:
                     error = failure or gx.from_grpc_status(state.error_code or 14, state.error or str(state))
                     retry = await self._pause(error, retry)
+                self.existed = False
                 if state.is_lost:
                     await self.cloud.delete(lambda state: state.is_lost)
                 failure = await self._ask()
-                existed, pause = False, self.cloud.poll_seconds[0]
+                pause = self.cloud.poll_seconds[0]
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, most)
 
@@ -77,7 +89,7 @@ class Capacity:
         self.say(f"requesting {settings.provisioning} {settings.accelerator_type} in {self.settings.zone}")
         self.requested = True
         try:
-            self.operation = await self.cloud.create()
+            self.operation = await self.cloud.create(await asyncio.to_thread(self.metadata))
             if self.operation is None:
                 self.requested = self._is_ours(await self.cloud.describe())
         except CloudError as error:
@@ -93,8 +105,18 @@ class Capacity:
         return state.is_absent or state.call in ("", self.cloud.call)
 
     def _is_final(self, error: Exception) -> bool:
+        # A service account that was made a moment ago is not known everywhere yet.
+        if (
+            isinstance(error, gx.PermissionDenied)
+            and "act as" in str(error)
+            and self._waited() < ACCOUNT_SECONDS
+        ):
+            return False
         ended = "limit: 0" in str(error).lower()  # the grant, for good
         return is_refused(error) and (ended or not (self.granted and is_quota(error)))
+
+    def _waited(self) -> float:
+        return time.monotonic() - self.began
 
     async def _pause(self, error: Exception, last: float) -> float:
         """Wait before the next request, twice as long each time; raise if another one cannot succeed."""
@@ -114,10 +136,9 @@ class Capacity:
         """Whether the pod's own idle rule has ended it: its guard has left word in the bucket."""
         if not (state.was_deleted and self.last_words):
             return False
-        pod = f"{self.cloud.name}-{self.cloud.incarnation}"
         try:
-            why = await asyncio.to_thread(self.last_words, pod)
-        except Exception as error:  # whatever a client of Cloud Storage raises
+            why = await asyncio.to_thread(self.last_words, self.node)
+        except (OSError, RuntimeError, ValueError) as error:  # offline, refused, forged
             self.say(f"why it is gone cannot be read from the bucket ({error})")
             return False
         if why:

@@ -5,16 +5,13 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-from .allocation import slice_of
-from .errors import DOWN, CloudError, NoHostKeys, Offline, explain, is_transient, red, short
+from .errors import CloudError, Offline, explain, is_transient, red, short
 from .google import auth, gx, tpu_v2
-from .keys import public_half
 from .settings import ExecutorSettings
 
 # Only these states prove that a pod is lost; silent hosts prove nothing.
@@ -22,22 +19,13 @@ LOST_NODE = {"PREEMPTED", "TERMINATED"}
 LOST_QUEUED = {"SUSPENDED", "FAILED"}
 LABEL = {"snakemake-tpu": "created"}
 CALL = "snakemake-tpu-call"  # the label that tells whose request it is
+ORDERS = "snakemake-tpu"  # the metadata that tells the hosts where their jobs are
 CALL_TIMEOUT = 60.0
 TELL_AFTER = 4
 PATIENCE = 120.0  # seconds, for people; a study waits for hours
 QUEUE_SECONDS = 86400
-KEY_PAUSES = (1.0, 2.0, 4.0, 8.0, *[15.0] * 11)  # three minutes: a host may boot more slowly than the others
 REMIND_SECONDS = 3600.0
 SLOW_DELETION = 20.0  # seconds after which a deletion is reported
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """The addresses and ssh host keys of one host."""
-
-    address: str
-    internal: str = ""
-    host_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,8 +34,6 @@ class PodState:
     queued: str = "ABSENT"
     health: str = ""
     accelerator_type: str = ""
-    addresses: tuple[str, ...] = ()
-    internal: tuple[str, ...] = ()
     error: str = ""
     error_code: int = 0
     incarnation: str = ""
@@ -57,13 +43,13 @@ class PodState:
     call: str = ""
     """Whose request it is, see CALL."""
     by_user: bool = False
-    """Whether a person, not Google, ended the pod."""
+    """Whether a person, not Google, ended the pod; Google says so in the states that follow an end."""
+    orders: Mapping[str, Any] = field(default_factory=dict)
+    """What the plugin has written into the node's metadata for its hosts."""
 
     @property
     def is_ready(self) -> bool:
-        # A ready node may still lack the address of a host.
-        has_addresses = bool(self.addresses) and all(self.addresses)
-        return self.node == "READY" and has_addresses and self.queued not in LOST_QUEUED
+        return self.node == "READY" and self.queued not in LOST_QUEUED
 
     @property
     def is_absent(self) -> bool:
@@ -89,16 +75,12 @@ def word(value: Any) -> str:
     return str(getattr(value, "name", f"UNKNOWN_{value}"))
 
 
-def guard_metadata(settings: ExecutorSettings) -> dict[str, str]:
-    """Return the metadata by which a new pod deletes itself: the startup script (worker/guard.py) and its settings."""
-    if not settings.is_guarded:
+def orders_of(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return the hosts' orders in the metadata of a node, empty if this plugin has not written them."""
+    try:
+        return dict(json.loads(metadata.get(ORDERS, "{}")))
+    except (ValueError, TypeError):
         return {}
-    names: dict[str, Any] = {name: getattr(settings, name) for name in ("project", "zone", "name", "lease")}
-    names["api"] = f"{'http' if settings.api_endpoint else 'https'}://tpu.googleapis.com"
-    limits = {"idle_seconds": 60 * settings.idle_delete, "end": settings.end_time()}
-    limits["hosts"] = slice_of(settings.accelerator_type).hosts
-    script = (Path(__file__).parent / "worker" / "guard.py").read_text()
-    return {"startup-script": script, "snakemake-tpu": json.dumps({**names, **limits})}
 
 
 def valid_seconds(settings: ExecutorSettings) -> int:
@@ -123,7 +105,7 @@ class TpuCloud:
         """Since when the API does not answer, by the monotonic clock; 0: it does."""
         self.back_at = 0.0
         self.told = False
-        self.incarnation, self.call = "", uuid.uuid4().hex
+        self.call = uuid.uuid4().hex
         self._client: Any = None
 
     def _connect(self) -> Any:
@@ -173,6 +155,8 @@ class TpuCloud:
 
     def _silence(self, error: Exception) -> str:
         since = time.strftime("%H:%M", time.localtime(time.time() - time.monotonic() + self.silent_since))
+        if isinstance(error, gx.TooManyRequests):
+            return f"The project {self.project} asks Google too often since {since} ({short(error)}); your jobs go on."
         return f"Cannot reach Google since {since} ({short(error)}); nothing was changed, your jobs go on."
 
     def _heard(self) -> None:
@@ -194,72 +178,32 @@ class TpuCloud:
         nodes = [node] if node is not None else []
         state: dict[str, Any] = {}
         if node is not None:
-            internal = tuple(point.ip_address for point in node.network_endpoints)
-            addresses = tuple(point.access_config.external_ip for point in node.network_endpoints)
-            if self.settings.internal_ips or not any(addresses):
-                addresses = internal
             state = {"node": word(node.state), "health": word(node.health), "incarnation": str(node.id)}
             # which may be a full resource name
             kind = node.accelerator_type.rpartition("/")[2]
-            state |= {"addresses": addresses, "internal": internal, "accelerator_type": kind}
+            state |= {"accelerator_type": kind}
         if queued is not None:
             error = queued.state.failed_data.error
             state |= {"queued": word(queued.state.state), "error": error.message, "error_code": error.code}
-            state["by_user"] = word(queued.state.state_initiator) == "USER"
+            ended = word(queued.state.state) in ("SUSPENDING", "SUSPENDED", "DELETING")
+            state["by_user"] = ended and word(queued.state.state_initiator) == "USER"
             nodes += [spec.node for spec in queued.tpu.node_spec]
         labels = [dict(each.labels) for each in nodes]
         state["created_here"] = any(LABEL.items() <= each.items() for each in labels)
         state["call"] = next((each[CALL] for each in labels if CALL in each), "")
+        state["orders"] = next((found for each in nodes if (found := orders_of(each.metadata))), {})
         return PodState(**state)
 
-    async def endpoints(self) -> list[Endpoint]:
-        """Return the hosts' addresses, and their host keys from the API rather than from the network.
-
-        Raises NoHostKeys if the API does not give the keys.
-        """
-        state = await self.describe()
-        self.incarnation = state.incarnation
-        ranks = [str(rank) for rank in range(len(state.addresses))]
-        for pause in (*KEY_PAUSES, None):
-            keys = await asyncio.gather(*(self._host_keys(rank) for rank in ranks))
-            if all(keys) or pause is None:
-                break
-            # A host publishes its keys some time after boot.
-            await asyncio.sleep(min(pause, self.poll_seconds[1]))
-        if not all(keys):
-            raise NoHostKeys(
-                f"The TPU API does not know the host keys of pod {self.name}: it was created without the metadata "
-                f"enable-guest-attributes=TRUE. Create it again, or have this plugin do so after {DOWN}."
-            )
-        return [Endpoint(*host) for host in zip(state.addresses, state.internal, keys, strict=True)]
-
-    async def _host_keys(self, rank: str) -> tuple[str, ...]:
-        request = {"name": self.node_name, "query_path": "hostkeys/", "worker_ids": [rank]}
-        try:
-            answer = await self._call("get_guest_attributes", attempts=4, request=request)
-        except gx.NotFound:
-            return ()
-        except CloudError as error:
-            raise NoHostKeys(str(error)) from None
-        items = [item for attribute in answer.guest_attributes for item in attribute.query_value.items]
-        return tuple(f"{item.key} {item.value}" for item in items if item.namespace == "hostkeys")
-
-    async def create(self) -> Any:
+    async def create(self, metadata: Mapping[str, str]) -> Any:
         """Request the pod, which comes when there is capacity; return the operation, or None if it is requested."""
         settings = self.settings
-        # The key comes first: a slice that nobody can log in to costs as much as any other.
-        metadata = {"enable-guest-attributes": "TRUE", **guard_metadata(settings)}
-        user, key = settings.login
-        if user and key:
-            public = await asyncio.to_thread(public_half, key, self.say)
-            metadata |= {"ssh-keys": f"{user}:{public} {user}", "enable-oslogin": "FALSE"}
         network: dict[str, Any] = {"network": settings.network or "", "subnetwork": settings.subnetwork or ""}
         network["enable_external_ips"] = not settings.internal_ips
         node: dict[str, Any] = {
             "accelerator_type": settings.accelerator_type,
             "runtime_version": settings.runtime(),
         }
-        node |= {"labels": LABEL | {CALL: self.call}, "metadata": metadata}
+        node |= {"labels": LABEL | {CALL: self.call}, "metadata": dict(metadata)}
         node |= {"network_config": network}
         if settings.service_account:
             scope = ["https://www.googleapis.com/auth/cloud-platform"]

@@ -3,8 +3,10 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+
+from .google import THREADS
 
 JOIN_SECONDS = 10.0
 
@@ -21,6 +23,8 @@ class Driver:
 
     def __init__(self, name: str):
         self.loop = asyncio.new_event_loop()
+        # Calls of the bucket block as long as it is away, and must not keep each other waiting.
+        self.loop.set_default_executor(ThreadPoolExecutor(THREADS, name))
         # Every task's error reaches a job or a caller; asyncio would print those of abandoned waits as well.
         self.loop.set_exception_handler(lambda loop, context: None)
         self.ended = False

@@ -25,36 +25,8 @@ class Offline(CloudError):
     """The cloud cannot be reached, or does not answer."""
 
 
-class NoHostKeys(CloudError):
-    """The API does not give the hosts' ssh keys."""
-
-
 class DeletedByUser(CloudError):
     """Somebody deleted the pod on purpose."""
-
-
-class HostKeyError(PodError):
-    """A host shows the wrong host key."""
-
-
-class Unreachable(Exception):
-    """A host does not answer at the moment."""
-
-
-class HostsSilentError(PodError):
-    """A host of a pod that should be ready has not answered for too long."""
-
-
-class LoginRefused(Unreachable):
-    """A host answers and refuses this user or key."""
-
-
-class TaskLost(Exception):
-    """A task on a host is gone, and its job is not to blame."""
-
-
-class TaskSilent(TaskLost):
-    """The host of a task has not answered for some time: the task may still run."""
 
 
 def needs_login(error: Exception) -> bool:
@@ -128,6 +100,16 @@ def explain(error: Exception, action: str, spec: Any) -> str:
         return (
             "Your credentials name a quota project that you may not use: run `gcloud auth application-default "
             f"set-quota-project {project}`, or have its owner grant roles/serviceusage.serviceUsageConsumer ({text})."
+        )
+    if says("vpc service controls", "vpcservicecontrols"):
+        return (
+            f"VPC Service Controls of your organization forbid this machine to {action}: run it inside the perimeter "
+            f"of project {project}, or have its administrator add an access level ({text})."
+        )
+    if says("vmexternalipaccess"):
+        return (
+            "Your organization forbids external addresses (constraints/compute.vmExternalIpAccess): set "
+            f"tpu-internal-ips: true and give the hosts Cloud NAT ({text})."
         )
     if denied and says("not found or access"):
         return (

@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import contextlib
 import csv
+import math
 import os
 import shlex
 import signal
@@ -19,19 +20,15 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_args, format_cli_arg
 
-from .allocation import Allocator, hosts_wanted
-from .claim import Claim
+from .allocation import hosts_wanted
+from .control import pack
 from .driver import Driver, end
-from .errors import COMMAND
+from .errors import COMMAND, DOWN
 from .health import Health
 from .identity import check_files, fingerprint_of, label_of, members, slot_of
-from .jobs import JobRequest, JobRun, Outcome
-from .lifecycle import PodManager
-from .outputs import Outputs
-from .pod import pack
-from .pool import Member, Pool
-from .records import JobRecord
-from .watch import Watch
+from .job import JobRequest, JobRun, Outcome
+from .pool import Pool
+from .slice import Slice
 
 PYTHON = '"$TPU_PYTHON"'
 ENTRY = '"$TPU_AGENT/worker/snakemake_job.py"'
@@ -41,7 +38,8 @@ COLUMNS = (
     *("job", "label", "launches", "ok", "submitted", "started", "ended", "reported"),
     *("accelerator_type", "chip_seconds"),
 )
-END_SECONDS = 150.0  # more than a slow notification and a silent host take together
+COLLECT_SECONDS = 60.0
+END_SECONDS = 150.0  # more than a withdrawal and a silent bucket take together
 
 
 @contextlib.contextmanager
@@ -85,16 +83,16 @@ class Executor(RemoteExecutor):
         self.driver.call(self._begin())
 
     async def _begin(self) -> None:
-        say = self.logger.info
-        members, health = [], Health(say)
+        health, slices = Health(self._say), []
         for settings in self.settings.of_slices():
-            claim = Claim(say, is_busy=lambda: bool(self.runs))
-            manager = PodManager(settings, self.folder / str(settings.name), say, claim)
-            allocator = Allocator(manager.hosts)
-            watch = Watch(manager, allocator, self.runs, settings, say, health)
-            watch.start()
-            members.append(Member(settings, manager, allocator, watch))
-        self.pool = Pool(members, say, health)
+            slice = Slice(settings, self.folder, self._say, health, is_busy=lambda: bool(self.runs))
+            slice.cloud.patience = settings.lease or math.inf
+            slices.append(slice)
+        self.pool = Pool(slices, self._say, health)
+        self.pool.runs = self.runs
+
+    def _say(self, sentence: str) -> None:
+        self.logger.info(f"{time.strftime('%H:%M:%S')} {sentence}")
 
     def get_python_executable(self) -> str:
         return PYTHON
@@ -137,8 +135,8 @@ class Executor(RemoteExecutor):
 
     def _start(self, request: JobRequest) -> None:
         slot = request.slot
-        record, logs = JobRecord.load(self.folder / "jobs" / f"{slot}.json"), self.folder / "logs" / slot
-        self.runs[slot] = JobRun(request, self.pool, record, logs, self.settings, self.logger.info)
+        logs = self.folder / "logs" / slot
+        self.runs[slot] = JobRun(request, self.pool, logs, self.settings, self._say)
         self.futures[slot] = self.driver.start(self.runs[slot].run())
 
     def _request(self, job: Any, slot: str) -> JobRequest:
@@ -147,8 +145,9 @@ class Executor(RemoteExecutor):
         if module not in command:
             raise WorkflowError(f"This version of Snakemake starts jobs in an unknown way: {command[:200]}")
         resources, minutes = job.resources, self.settings.stall
-        names = ("STORAGE_EMULATOR_HOST", *self.settings.forward_env.split())
-        forwarded = {name: os.environ[name] for name in names if name in os.environ}
+        forwarded = {
+            name: os.environ[name] for name in self.settings.forward_env.split() if name in os.environ
+        }
         return JobRequest(
             slot=slot,
             fingerprint=fingerprint_of(job),
@@ -156,8 +155,7 @@ class Executor(RemoteExecutor):
             runtime=60 * float(resources.get("runtime") or self.settings.runtime_minutes),
             stall=60 * float(resources.get("stall", minutes)),
             reports="stall" in dict(resources.items()),
-            outputs=Outputs.of(job, slot),
-            hosts=hosts_wanted(resources.get("tpu_hosts"), self.pool.members[0].hosts),
+            hosts=hosts_wanted(resources.get("tpu_hosts"), self.pool.slices[0].hosts),
             command=command.replace(module, f"{PYTHON} {ENTRY} ", 1),
             environment={**forwarded, **self.envvars()},
             sources=self._archive(job),
@@ -227,16 +225,21 @@ class Executor(RemoteExecutor):
             writer = csv.writer(file)
             if not file.tell():
                 writer.writerow(COLUMNS)
-            row = [info.external_jobid, label_of(info.job), len(run.launches) if run else 0, outcome.ok]
+            row = [info.external_jobid, label_of(info.job), run.launches if run else 0, outcome.ok]
             used = (run.accelerator_type, f"{run.chip_seconds:.1f}") if run else ("", "")
             writer.writerow([*row, *map("{:.3f}".format, times), *used])
 
     def handle_job_success(self, job: Any) -> None:
-        """Remove an ended job's tasks from the pod; its logs are here."""
-        if run := self.runs.pop(slot_of(job), None):
-            self.driver.loop.call_soon_threadsafe(run.member.watch.collect, run)
+        """Note in the bucket that Snakemake knows of a success."""
+        if run := self.runs.get(slot_of(job)):
+            try:
+                self.driver.call(run.collect(), COLLECT_SECONDS)
+            except Exception as error:  # then the next call finds the success again
+                self.logger.warning(f"The end of {label_of(job)} could not be noted in the bucket: {error}")
+        self.runs.pop(slot_of(job), None)
 
-    handle_job_error = handle_job_success
+    def handle_job_error(self, job: Any) -> None:
+        self.runs.pop(slot_of(job), None)
 
     def cancel_jobs(self, active_jobs: Any) -> None:
         """Stop everything on the pod after Ctrl-C. After an error of Snakemake, of a local rule, say, jobs go on."""
@@ -269,8 +272,12 @@ class Executor(RemoteExecutor):
 
     async def _cancel(self, runs: list[JobRun]) -> None:
         await asyncio.gather(*(run.cancel() for run in runs), return_exceptions=True)
-        for run in runs:
-            run.member.watch.collect(run)
+        ending = [
+            self.futures[run.slot]
+            for run in runs
+            if run.record.state == "launched" and run.slot in self.futures
+        ]
+        await asyncio.gather(*map(asyncio.wrap_future, ending), return_exceptions=True)
 
     def shutdown(self) -> None:
         super().shutdown()
@@ -279,7 +286,10 @@ class Executor(RemoteExecutor):
                 if left := self.driver.call(self._end(), END_SECONDS):
                     atexit.register(lambda: print(left, file=sys.stderr))  # the last line of the call
             except TimeoutError:
-                self.logger.warning("The connections to the pod did not close in time.")
+                self.logger.warning(
+                    f"Google did not answer in time: TPU pod {self.settings.name} may still exist or be requested, and "
+                    f"cost money. `{COMMAND} status` shows it, {DOWN} deletes it."
+                )
         self.driver.end()
 
     async def _end(self) -> str:

@@ -1,18 +1,15 @@
-"""What the guards of the hosts (worker/guard.py) report, what a pod costs, in words for people."""
+"""What the hosts say about the rules by which a pod deletes itself, and what a pod costs, in words for people."""
 
-import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 
 from .allocation import slice_of
 from .cloud import LOST_NODE, LOST_QUEUED, TpuCloud
-from .errors import DOWN, CloudError, red
+from .errors import DOWN, CloudError
 from .settings import ExecutorSettings
-
-GUARD_SECONDS = 60.0
 
 
 def cost(settings: ExecutorSettings, accelerator_type: str) -> str:
@@ -25,41 +22,23 @@ def cost(settings: ExecutorSettings, accelerator_type: str) -> str:
     return f"costs {chips * price:,.2f} USD an hour"
 
 
-def guard_trouble(statuses: Iterable[dict[str, Any]]) -> str:
+def guard_trouble(guards: Iterable[dict[str, Any]]) -> str:
     """Return why a pod cannot delete itself and what to do; empty if all is well or it has no guard."""
-    guards = [status["guard"] for status in statuses if status.get("guard")]
     error = next((guard["error"] for guard in guards if guard.get("error")), "")
-    return f"The pod cannot delete itself: {error}; or delete it yourself by {DOWN}." if error else ""
+    return f"It cannot delete itself: {error}; or delete it yourself by {DOWN}." if error else ""
 
 
-def guard_in_words(guard: dict[str, Any] | None) -> str:
-    if guard is None:
+def guard_in_words(guard: dict[str, Any] | None, idle: float = 0.0) -> str:
+    """Return when a pod deletes itself, by the heartbeat of one of its hosts."""
+    if guard is None or not (guard["limit"] or guard["end"]):
         return f"it was created without tpu-idle-delete and tpu-end, or not by this plugin: only {DOWN} deletes it"
     rules = []
     if guard.get("limit"):
-        rules.append(
-            f"after {guard['limit'] / 60:g} idle minutes (idle now for {guard.get('idle', 0) / 60:.0f})"
-        )
+        rules.append(f"after {guard['limit'] / 60:g} idle minutes (idle now for {idle / 60:.0f})")
     if guard.get("end"):
         rules.append(f"at {time.strftime('%F %H:%M UTC', time.gmtime(guard['end']))}")
     now = f"; it should be gone, since {guard['deleting']}" if guard.get("deleting") else ""
     return f"the pod deletes itself {' and '.join(rules)}{now}"
-
-
-async def prove_guard(settings: ExecutorSettings, pod: Any, say: Callable[[str], None]) -> None:
-    """Say it before the first job if a pod cannot delete itself although the profile asks for it."""
-    deadline = time.monotonic() + GUARD_SECONDS
-    while True:
-        status = await pod.workers[0].status()
-        guard = status["guard"]
-        coming = guard is None and pod.created
-        if time.monotonic() > deadline or not (coming or (guard and not guard.get("checked"))):
-            break
-        await asyncio.sleep(1.0)
-    if guard is None:
-        say(red(f"TPU pod {settings.name}: {guard_in_words(None)}"))
-    elif trouble := guard_trouble([status]):
-        say(red(trouble))
 
 
 async def remaining(settings: ExecutorSettings, cloud: TpuCloud, used: bool) -> str:

@@ -1,11 +1,10 @@
 """Hosts on which jobs of different names fail early: they are set aside, and retries go elsewhere."""
 
+import time
 from collections.abc import Callable, Collection
 
-from .errors import COMMAND
-
 EARLY_SECONDS = 120.0
-ASIDE = "/run/snakemake-tpu/shared/aside"
+LONG_SECONDS = 3600.0
 SUSPECTS = 2  # jobs that failed early on a host and on no other
 Place = tuple[str, int]
 """Slice and host."""
@@ -18,6 +17,7 @@ class Health:
         self.say = say
         self.aside: dict[Place, str] = {}
         """Hosts that get no jobs, and why."""
+        self._since: dict[Place, float] = {}
         self._failed: dict[Place, set[str]] = {}
 
     def usable(self, job: str, places: Collection[Place]) -> set[Place]:
@@ -42,21 +42,33 @@ class Health:
         if place not in self.aside:
             self.say(f"w{place[1]} of {place[0]} is set aside: {why}. Jobs and retries go to the other hosts")
         self.aside[place] = why
+        self._since.setdefault(place, time.monotonic())
 
     def restore(self, place: Place) -> None:
+        self._since.pop(place, None)
         if self.aside.pop(place, None):  # the jobs that failed there still go elsewhere
             self.say(f"w{place[1]} of {place[0]} passed its check and serves again")
 
     def forget(self, slice: str) -> None:
         """Forget the hosts of a slice that was created again."""
-        for known in (self.aside, self._failed):
+        for known in (self.aside, self._failed, self._since):
             for place in [place for place in known if place[0] == slice]:
                 known.pop(place)
+
+    def long_aside(self, slice: str) -> str:
+        """Return in words which host of a slice has been set aside for too long; empty if none has."""
+        now = time.monotonic()
+        hosts = [
+            host
+            for (name, host), since in self._since.items()
+            if name == slice and now - since > LONG_SECONDS
+        ]
+        return f"w{hosts[0]} has been set aside for {LONG_SECONDS / 60:.0f} minutes" if hosts else ""
 
     def words(self, slice: str = "") -> str:
         """Return what is set aside, on all slices or on one; empty if nothing is."""
         return "; ".join(
-            f"w{host} of {name} is set aside ({why}); `{COMMAND} ssh {host} -- rm {ASIDE}` lets it serve again"
+            f"w{host} of {name} is set aside ({why}); the next call gives it jobs again"
             for (name, host), why in sorted(self.aside.items())
             if slice in ("", name)
         )

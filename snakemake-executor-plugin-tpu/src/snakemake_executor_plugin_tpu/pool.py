@@ -1,72 +1,50 @@
-"""The slices on which jobs run, each with its own lifecycle, claim and zone. A single pod is a pool of one."""
+"""The slices on which jobs run, each with its own lifecycle and lease. A single pod is a pool of one."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from .allocation import Allocator
-from .errors import PodError, Unreachable
-from .health import Health
-from .lifecycle import Pod, PodManager
-from .records import JobRecord
-from .settings import ExecutorSettings
-from .watch import Watch
+from .errors import PodError
+from .health import Health, Place
+from .slice import Slice
 
-RETRY_SECONDS = 1.0
+if TYPE_CHECKING:
+    from .job import JobRun
+
+CHECK_SECONDS, CHECK_PAUSE = 600.0, 600.0  # for a check of a host that was set aside, and between two
+Placed = tuple[Slice, list[int]]
+"""A slice and the hosts that a job now holds there; none if a launch of an earlier call is there."""
 
 
 @dataclass(eq=False)
-class Member:
-    settings: ExecutorSettings
-    manager: PodManager
-    allocator: Allocator
-    watch: Watch
-    starting: asyncio.Task[Any] | None = None
-    error: PodError | None = None
+class Waiting:
+    """A job that waits for hosts."""
 
-    @property
-    def name(self) -> str:
-        return self.settings.name or ""
+    run: "JobRun"
+    future: asyncio.Future[Placed]
 
     @property
     def hosts(self) -> int:
-        return self.manager.hosts
-
-    @property
-    def is_up(self) -> bool:
-        return self.manager.current is not None
-
-    def has_room_for(self, hosts: int) -> bool:
-        """Whether so many hosts answer, free or not."""
-        pod = self.manager.current
-        return pod is not None and (hosts == 1 or not pod.silent)
-
-    async def ready(self, say: Callable[[str], None]) -> Pod:
-        while True:
-            try:
-                return await self.manager.ready()
-            except Unreachable as error:
-                # A host went away during the start: the next attempt finds it gone.
-                say(f"{error}; looking again")
-                await asyncio.sleep(RETRY_SECONDS)
+        return self.run.request.hosts
 
 
 class Pool:
     """Gives hosts to jobs, first come first served, and starts as many slices as the jobs need."""
 
-    def __init__(
-        self, members: list[Member], say: Callable[[str], None], health: Health | None = None
-    ) -> None:
-        self.members, self.say = members, say
-        self.health = health or Health(say)
-        self.checks: set[asyncio.Future[None]] = set()
-        self._queue: list[tuple[str, int, asyncio.Future[Member]]] = []
+    def __init__(self, slices: list[Slice], say: Callable[[str], None], health: Health) -> None:
+        self.slices, self.say, self.health = slices, say, health
+        self.checks: set[asyncio.Task[None]] = set()
+        self._queue: list[Waiting] = []
         self._looked: asyncio.Future[None] | None = None
-        for member in members:
-            member.allocator.on_release = self.serve
+        self._unneeded: set[str] = set()
+        self.runs: dict[str, JobRun] = {}
+        """The jobs of this call."""
+        for slice in slices:
+            slice.on_tick = self.serve
 
-    async def place(self, job: str, hosts: int, record: JobRecord) -> Member:
+    async def place(self, run: "JobRun") -> Placed:
         """Return the slice where a job runs or may still run, else one on which it now holds hosts.
 
         Raises PodError if there is no slice.
@@ -74,123 +52,154 @@ class Pool:
         if self._looked is None:
             self._looked = asyncio.ensure_future(self._look())
         await asyncio.shield(self._looked)
-        for member in self.members:
-            found = pod.found() if (pod := member.manager.current) else []
-            if member.allocator.held_by(job) or any(task.get("slot") == job for task in found):
-                return member
-            if record.hosts and record.slice == member.name:
-                # It may still run there, so it is not launched elsewhere until that is known.
-                if member.error is not None:
-                    raise member.error
-                if member.is_up or member.starting or len(self.members) == 1:
-                    return member
-        if all(member.error for member in self.members):
+        if run.request.place is None:
+            for slice in self.slices:
+                if await run.is_in(slice):
+                    return slice, []
+        if all(slice.error for slice in self.slices):
             # Another job has reported these errors: try again.
-            for member in self.members:
-                member.error = None
-        future: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
-        self._queue.append((job, hosts, future))
+            for slice in self.slices:
+                slice.error = None
+        waiting = Waiting(run, asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
         self.serve()
         try:
-            return await future
+            return await waiting.future
         except asyncio.CancelledError:
-            self._queue = [entry for entry in self._queue if entry[2] is not future]
-            for member in self.members:
-                member.allocator.release(job)
+            self._queue = [each for each in self._queue if each is not waiting]
+            self.release(run)
             raise
 
-    def lost(self, member: Member, pod: Pod, why: str) -> None:
-        """Start to recover a lost slice; its jobs go to the first slice that has room."""
-        member.manager.lose(pod, why)
-        self.health.forget(member.name)
-        self._start(member)
+    def release(self, run: "JobRun") -> None:
+        for slice in self.slices:
+            slice.release(run.slot)
 
-    def restore(self, place: tuple[str, int]) -> None:
-        """Give jobs again to a host that was set aside."""
-        self.health.restore(place)
-        self.serve()
+    async def _look(self) -> None:
+        """Bring up the slices that exist: jobs of an earlier call run on them."""
+        await asyncio.gather(*map(self._look_at, self.slices))
+
+    async def _look_at(self, slice: Slice) -> None:
+        try:
+            if not (await slice.cloud.describe()).is_ready:
+                return
+        except PodError as error:
+            slice.error = error
+            return
+        slice.start()
+        while slice.is_starting:
+            ticked = asyncio.ensure_future(slice.ticked.wait())
+            await asyncio.wait(
+                {ticked, slice.task} if slice.task else {ticked}, return_when="FIRST_COMPLETED"
+            )
+            ticked.cancel()
 
     def serve(self) -> None:
         """Give free hosts to the waiting jobs and start slices for the others."""
-        waiting, reserved = [], set()
-        for job, hosts, future in self._queue:
-            if future.done():
+        left: list[Waiting] = []
+        reserved: set[Slice] = set()
+        free = {slice: slice.free() for slice in self.slices}
+        for waiting in self._queue:
+            if waiting.future.done():
                 continue
-            up = [m for m in self.members if m.is_up]
-            # First where it was found running: it must not wait for its own hosts.
-            room = [(m, held) for m in up if (held := m.allocator.held_by(job))]
-            up = [m for m in up if m not in reserved]
-            room = room or [(m, free) for m in up if (free := self._room(m, job, hosts))]
+            room = [
+                (s, hosts)
+                for s in self.slices
+                if s not in reserved and (hosts := self._room(s, waiting, free))
+            ]
             if room:
-                member, free = room[0]
-                member.allocator.take(job, free)
-                future.set_result(member)
+                slice, hosts = room[0]
+                slice.take(waiting.run.slot, hosts)
+                free[slice] = [rank for rank in free[slice] if rank not in hosts]
+                waiting.future.set_result((slice, hosts))
                 continue
-            if hosts > 1 and up:
+            up = [slice for slice in self.slices if slice.control and slice not in reserved]
+            if waiting.hosts > 1 and up:
                 # Later jobs for one host would starve a job for a whole slice.
-                reserved.add(max(up, key=lambda member: len(member.allocator.free)))
-            waiting.append((job, hosts, future))
-        self._queue = waiting
-        self._start_for(waiting)
+                reserved.add(max(up, key=lambda slice: len(free[slice])))
+            left.append(waiting)
+        self._queue = left
+        self._tell_unneeded()
+        self._start_for(left)
 
-    def _room(self, member: Member, job: str, hosts: int) -> list[int]:
+    def _room(self, slice: Slice, waiting: Waiting, free: dict[Slice, list[int]]) -> list[int]:
         """Return free hosts for a job, or none. A job for a whole slice takes hosts that were set aside as well."""
-        free = member.allocator.free
-        if hosts == 1:
-            places = [(m.name, host) for m in self.members if m.is_up for host in range(m.hosts)]
-            usable = self.health.usable(job, places)
-            free = [host for host in free if (member.name, host) in usable]
-        return free[:hosts] if len(free) >= hosts else []
+        hosts, place = free[slice], waiting.run.request.place
+        if place is not None:
+            return [rank for rank in hosts if (slice.name, rank) == place]
+        if waiting.hosts == 1:
+            places = [(each.name, rank) for each in self.slices if each.control for rank in range(each.hosts)]
+            usable = self.health.usable(waiting.run.slot, places)
+            hosts = [rank for rank in hosts if (slice.name, rank) in usable]
+        return hosts[: waiting.hosts] if len(hosts) >= waiting.hosts else []
 
-    def _start_for(self, waiting: list[tuple[str, int, asyncio.Future[Member]]]) -> None:
-        coming = {member: member.hosts for member in self.members if member.starting}
-        for _, hosts, future in waiting:
-            if member := next((m for m in self.members if coming.get(m, 0) >= hosts), None):
-                coming[member] -= hosts
-            elif member := next((m for m in self.members if not (m.is_up or m.starting or m.error)), None):
-                self._start(member)
-                coming[member] = member.hosts - hosts
-            elif not any(m.starting or m.has_room_for(hosts) for m in self.members):
-                silent = PodError(f"Hosts of the slice are silent: a job for all {hosts} of them cannot run.")
-                future.set_exception(next((m.error for m in self.members if m.error), silent))
+    def _start_for(self, left: list[Waiting]) -> None:
+        coming = {slice: slice.hosts for slice in self.slices if slice.is_starting}
+        for waiting in left:
+            idle = [slice for slice in self.slices if not (slice.control or slice.is_starting or slice.error)]
+            if slice := next((s for s in self.slices if coming.get(s, 0) >= waiting.hosts), None):
+                coming[slice] -= waiting.hosts
+            elif idle:
+                idle[0].start()
+                coming[idle[0]] = idle[0].hosts - waiting.hosts
+            elif all(slice.error for slice in self.slices):
+                waiting.future.set_exception(self.slices[0].error or PodError("no slice"))
 
-    def _start(self, member: Member) -> asyncio.Task[None]:
-        if member.starting is None:
-            member.starting = asyncio.ensure_future(self._bring_up(member))
-        return member.starting
+    def _tell_unneeded(self) -> None:
+        """Say what an earlier call has left on hosts for which jobs of this one wait."""
+        for slice in self.slices if self._queue else []:
+            for beat in slice.control.beats.values() if slice.control else []:
+                job = beat["job"][0] if beat["job"] else ""
+                if (
+                    job
+                    and job not in self.runs
+                    and not job.startswith("check-")
+                    and job not in self._unneeded
+                ):
+                    self._unneeded.add(job)
+                    self.say(
+                        f"{slice.name} runs {job}, which an earlier call started and this one does not need."
+                    )
 
-    async def _bring_up(self, member: Member) -> None:
-        try:
-            await member.ready(self.say)
-        except PodError as error:
-            member.error = error
-            if len(self.members) > 1:
-                self.say(f"{member.name} is left out: {error}")
-        except Exception as error:
-            member.error = PodError(f"The plugin failed on the pod: {type(error).__name__}: {error}")
-        finally:
-            member.starting = None
-        self.serve()
+    # ---- hosts that were set aside
 
-    async def _look(self) -> None:
-        """Connect to the slices that exist: jobs of an earlier call run on them."""
-        if len(self.members) > 1:
-            await asyncio.gather(*(self._look_at(member) for member in self.members))
+    def set_aside(self, place: Place, why: str, run: "JobRun") -> None:
+        """Give a host no more jobs until tpu-check-host succeeds there."""
+        self.health.set_aside(place, why)
+        if run.settings.check_host:
+            check = asyncio.ensure_future(self._check(place, run))
+            self.checks.add(check)
+            check.add_done_callback(self.checks.discard)
 
-    async def _look_at(self, member: Member) -> None:
-        try:
-            if not (await member.manager.cloud.describe()).is_ready:
+    async def _check(self, place: Place, run: "JobRun") -> None:
+        for number in itertools.count(1):
+            if place not in self.health.aside:
                 return
-        except PodError as error:
-            member.error = error
-            return
-        await asyncio.shield(self._start(member))
+            request = replace(
+                run.request,
+                slot=f"check-{place[0]}-{place[1]}",
+                label=f"check of w{place[1]}",
+                fingerprint=f"check {number}",
+                command=run.settings.check_host,
+                hosts=1,
+                place=place,
+                runtime=CHECK_SECONDS,
+                stall=0.0,
+                reports=False,
+            )
+            check = replace(
+                run, request=request, logs=run.logs.parent / request.slot, record=type(run.record)()
+            )
+            if (await check.run()).ok and not (
+                slice := next(s for s in self.slices if s.name == place[0])
+            ).unhealthy():
+                self.health.restore(place)
+                slice.on_tick()
+                return
+            await asyncio.sleep(CHECK_PAUSE)
 
     async def close(self) -> str:
         """Leave the slices as they are, close every connection, and return what exists and costs money."""
-        await asyncio.gather(*(member.watch.stop() for member in self.members))
-        for member in self.members:
-            if member.starting is not None:
-                member.starting.cancel()
-        left = await asyncio.gather(*(member.manager.close() for member in self.members))
+        for check in self.checks:
+            check.cancel()
+        left = await asyncio.gather(*(slice.close() for slice in self.slices))
         return "\n".join(line for line in (self.health.words(), *left) if line)

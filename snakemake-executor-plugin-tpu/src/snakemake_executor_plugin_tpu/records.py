@@ -1,11 +1,7 @@
-"""What the controller remembers about a job between launches and between calls of Snakemake."""
+"""What the bucket remembers about a job between launches and between calls of Snakemake."""
 
-import json
-import os
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from typing import Any
 
 
 def is_newer(progress: str | None, than: str | None) -> bool:
@@ -22,58 +18,42 @@ def is_newer(progress: str | None, than: str | None) -> bool:
 class JobRecord:
     """The launches of one job, why they were lost, and the job's progress."""
 
-    path: Path
     launch: int = 0
+    state: str = "collected"
+    """`launched` until Snakemake has been told how the last launch ended, or another launch follows."""
+    fingerprint: str = ""
+    hosts: list[int] = field(default_factory=list)
+    """Hosts of the last launch."""
     preemptions: int = 0
     stalled: int = 0
     progress: str | None = None
     progress_at_loss: str | None = None
     losses: list[str] = field(default_factory=list)
-    slice: str = ""
-    hosts: list[int] = field(default_factory=list)
-    """Hosts of the last launch, until its end is known."""
 
     @classmethod
-    def load(cls, path: Path) -> "JobRecord":
-        try:
-            known = dict(json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError):
-            known = {}
-        names = {f.name for f in fields(cls)} - {"path"}
-        return cls(path, **{key: value for key, value in known.items() if key in names and value is not None})
+    def of(cls, document: dict[str, Any]) -> "JobRecord":
+        names = {f.name for f in fields(cls)}
+        return cls(**{key: value for key, value in document.items() if key in names})
 
-    def save(self) -> None:
-        """Write the record; after a crash either the old or the new one is left."""
-        content = {key: value for key, value in asdict(self).items() if key != "path"}
-        temporary = self.path.with_suffix(".tmp")
-        # A full disk must not end the job: the hosts know their launches as well.
-        with suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(content))
-            os.replace(temporary, self.path)
-
-    def next_launch(self, seen: int = 0, slice: str = "", hosts: Sequence[int] = ()) -> int:
-        """Return a launch number that neither this machine nor the pod has used, and note where the launch goes."""
-        self.attach(max(self.launch, seen) + 1, slice, hosts)
-        return self.launch
-
-    def attach(self, launch: int, slice: str, hosts: Sequence[int]) -> None:
-        """Note a launch that was found on the pod."""
-        self.launch, self.slice, self.hosts = launch, slice, list(hosts)
-        self.save()
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
 
     def report(self, progress: str | None) -> None:
         if is_newer(progress, self.progress):
             self.progress = progress
-            self.save()
 
-    def count_loss(self, why: str, *, preemptions: int, stalled: int) -> str | None:
-        """Count a lost launch against its budgets; return why the job has to give up, or None."""
-        self.losses, self.hosts = [*self.losses[-9:], why], []
+    def count_loss(self, why: str, *, preemptions: int, stalled: int, proves: bool = True) -> str | None:
+        """Count a lost launch against its budgets; return why the job has to give up, or None.
+
+        `proves`: whether the job could have made progress; a slice that lived too briefly says nothing about it.
+        """
+        self.losses, self.hosts, self.state = [*self.losses[-9:], why], [], "collected"
         self.preemptions += 1
-        self.stalled = 0 if is_newer(self.progress, self.progress_at_loss) else self.stalled + 1
+        if is_newer(self.progress, self.progress_at_loss):
+            self.stalled = 0
+        elif proves:
+            self.stalled += 1
         self.progress_at_loss = self.progress
-        self.save()
         if self.stalled > stalled:
             return (
                 f"relaunched {stalled} time{'s' * (stalled != 1)} in a row without a newer checkpoint (the last: "
@@ -86,7 +66,7 @@ class JobRecord:
         return None
 
     def finish(self) -> None:
-        self.preemptions = self.stalled = 0
+        """Forget everything but the number of the last launch."""
+        self.state, self.preemptions, self.stalled = "collected", 0, 0
         self.progress = self.progress_at_loss = None
         self.losses, self.hosts = [], []
-        self.save()

@@ -1,22 +1,25 @@
 """The plugin's settings: each field is a `--tpu-...` option of Snakemake and a `tpu-...` key of a profile."""
 
 import importlib.util
+import os
 import re
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
 from .allocation import slice_of
-from .keys import DEFAULT_KEY, DEFAULT_USER
 
 # https://cloud.google.com/tpu/docs/runtimes: v2 to v4 have one image, later chips one each.
 UBUNTU = "tpu-ubuntu2204-base"
 RUNTIMES = {"v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}
+# poll: look for something new; beat: heartbeat; log: upload lines; look: idle rule; silence: a host or controller
+# counts as silent; fence: a host that cannot reach the bucket stops its job.
+TIMES = {"poll": 1.0, "beat": 10.0, "log": 5.0, "look": 60.0, "silence": 60.0, "fence": 3600.0}
+EMULATED_TIMES = {"poll": 0.2, "beat": 1.0, "log": 0.5, "look": 2.0, "silence": 8.0, "fence": 60.0}
 PROVISIONING = ("spot", "on-demand", "reserved")
 
 
@@ -38,6 +41,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     project: str | None = _named(None, "Google Cloud project of the pod.")
     zone: str | None = _named(None, "Zone such as us-central2-b.")
     name: str | None = _named(None, "Name of the pod: of its node and its queued resource.")
+    bucket: str | None = _named(None, "BUCKET/FOLDER through which the hosts get their jobs.")
     accelerator_type: str = _setting("v4-64", "Slice to create; v4-64 has 32 chips on 8 hosts.")
     slices: int = _setting(1, "Slices of this type, which are called NAME-0, NAME-1 and so on.")
     runtime_version: str | None = _setting(None, "Image of the hosts (default: Google's for the slice).")
@@ -52,12 +56,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     prices: str = _setting("", "What a chip costs you, in USD per hour, 'v4=3.22 v5litepod=1.2'.")
     end: str | None = _setting(None, "UTC date (2026-12-31T18:00) when a pod created here deletes itself.")
     api_endpoint: str | None = _named(None, "host:port of an emulated TPU API on this machine.")
-    ssh_config: str | None = _named(None, "Additional ssh configuration (names, ProxyJump, ProxyCommand).")
-    ssh_user: str | None = _named(None, f"User on the hosts (default: {DEFAULT_USER}).")
-    ssh_key: str | None = _named(None, f"Private key, made if absent (default: {DEFAULT_KEY}).")
-    ssh_port: int = _named(22, "Port of the hosts' ssh servers.")
 
-    folder: str = _setting(".snakemake-tpu", "Folder on the hosts, relative to the home folder or absolute.")
     python: str = _named("python3", "Python with Snakemake on the hosts, if there is no lock file.")
     requirements: str | None = _setting(None, "Lock file, or several, of the jobs' environment on the hosts.")
     environment_python: str = _setting("3.11", "Its Python: a version, or a path on the hosts.")
@@ -66,11 +65,8 @@ class ExecutorSettings(ExecutorSettingsBase):
 
     lease: int = _setting(43200, "Seconds that a job may run without a controller before it is stopped.")
     grace: int = _setting(30, "Seconds between SIGTERM and SIGKILL, enough to write a checkpoint.")
-    reconnect: int = _setting(60, "Seconds without connection after which a host counts as lost.")
-    recovery: int = _setting(900, "Seconds until the jobs of a silent host of a ready pod fail.")
     preemptions: int = _setting(50, "Relaunches of a job after preemption, which are no retries.")
     relaunches_without_progress: int = _setting(3, "Relaunches in a row without a newer checkpoint.")
-    preemption_notice: int = _setting(30, "Seconds to wait for news of a preemption after exit code 143.")
     runtime_minutes: int = _setting(1440, "Minutes for a launch of a rule without `runtime`; 0: no limit.")
     stall: float = _setting(60.0, "Minutes without new progress until a job is launched again; 0: never.")
 
@@ -82,36 +78,41 @@ class ExecutorSettings(ExecutorSettingsBase):
             raise WorkflowError(
                 f"tpu-provisioning is {self.provisioning!r}: use {' or '.join(PROVISIONING)}."
             )
-        if not re.fullmatch(r"[A-Za-z0-9._/-]+", self.folder) or ".." in self.folder:
-            raise WorkflowError(f"tpu-folder is {self.folder!r}: use letters, digits and . _ - / only.")
+        bucket = r"(gs://)?[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._-]+)*/?"
+        if self.bucket and not re.fullmatch(bucket, self.bucket):
+            raise WorkflowError(f"tpu-bucket is {self.bucket!r}: write gs://BUCKET or gs://BUCKET/FOLDER.")
         for name, value in vars(self).items():
             if isinstance(value, int | float) and value < 0:
                 raise WorkflowError(f"tpu-{name.replace('_', '-')} is {value}: it cannot be negative.")
         self.end_time()
         self.price()
         slice_of(self.accelerator_type)
-        user = self.ssh_user
-        if user and (user == "root" or not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user)):
-            raise WorkflowError(f"tpu-ssh-user is {user!r}: hosts refuse this user; use {DEFAULT_USER!r}.")
         if importlib.util.find_spec("snakemake_storage_plugin_gcs"):
             from .storage import use_listings
 
             use_listings(patience=self.lease)
 
-    @property
-    def is_guarded(self) -> bool:
-        """Whether pods created here delete themselves."""
-        return bool(self.idle_delete or self.end)
-
     def check_pod(self) -> None:
         """Raise WorkflowError if the settings do not say where the pod is."""
-        missing = [name for name in ("project", "zone", "name") if not getattr(self, name)]
+        missing = [name for name in ("project", "zone", "name", "bucket") if not getattr(self, name)]
         if missing:
             variables = ", ".join(f"SNAKEMAKE_TPU_{name.upper()}" for name in missing)
             raise WorkflowError(
                 f"The pod is unknown: set {', '.join('tpu-' + name for name in missing)} in the profile (or "
                 f"{variables} in the environment)."
             )
+
+    def times(self) -> dict[str, float]:
+        """Return the intervals of hosts and controller in seconds; SNAKEMAKE_TPU_TIMES changes some for a new pod."""
+        times = dict(EMULATED_TIMES if self.api_endpoint else TIMES)
+        for item in os.environ.get("SNAKEMAKE_TPU_TIMES", "").split():
+            name, _, seconds = item.partition("=")
+            if name not in times or not re.fullmatch(r"\d*\.?\d+", seconds):
+                raise WorkflowError(
+                    f"SNAKEMAKE_TPU_TIMES: {item!r} is not one of {', '.join(times)} with seconds."
+                )
+            times[name] = float(seconds)
+        return times
 
     def end_time(self) -> float:
         """Return the end date in seconds since the epoch, 0 for none."""
@@ -141,15 +142,6 @@ class ExecutorSettings(ExecutorSettingsBase):
         except ValueError:
             raise WorkflowError(f"tpu-prices is {self.prices!r}: write FAMILY=USD, as in v4=3.22.") from None
 
-    @property
-    def login(self) -> tuple[str, Path]:
-        """Return the user and the private key for ssh."""
-        return self.ssh_user or DEFAULT_USER, Path(self.ssh_key or DEFAULT_KEY).expanduser().absolute()
-
-    @property
-    def ssh_include(self) -> Path | None:
-        return Path(self.ssh_config).expanduser().resolve() if self.ssh_config else None
-
 
 common_settings = CommonSettings(
     non_local_exec=True,
@@ -157,7 +149,7 @@ common_settings = CommonSettings(
     job_deploy_sources=True,
     pass_default_storage_provider_args=True,
     pass_default_resources_args=True,
-    # Variables are part of the request to the agent: on a command line everybody could read them.
+    # Variables are sealed in the assignment: on a command line everybody could read them.
     pass_envvar_declarations_to_cmd=False,
     # The environment on the hosts is complete; installing for each job would take longer than most jobs.
     auto_deploy_default_storage_provider=False,

@@ -6,7 +6,7 @@
 - give times by this machine's clock: with the bucket's, local outputs look too old if the clock here is slow.
 
 docs/upstream has the first three as a patch for that plugin; once it is released, they go from here. This file is also
-copied to the hosts and imports nothing from this package.
+copied to the hosts and imports nothing from this package but the host's client.
 """
 
 import dataclasses
@@ -23,6 +23,8 @@ from snakemake_interface_common.logging import get_logger
 from snakemake_interface_storage_plugins.io import Mtime
 from snakemake_interface_storage_plugins.registry import StoragePluginRegistry
 
+from .worker.bucket import NO_BUCKET, TRANSIENT
+
 # Otherwise a thread of the client asks for the bucket's metadata to label traces.
 os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 
@@ -31,12 +33,27 @@ LEAST_SKEW = 5.0  # seconds; less is the delay of an answer
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether a retry may succeed."""
+    """Whether a retry may succeed. RetryError: the client has given up after its own two minutes."""
     import requests
     from google.api_core import exceptions
 
-    passing = (exceptions.ServerError, requests.Timeout, ConnectionError)
-    return isinstance(error, passing) or bool(plugin.google_cloud_retry_predicate(error))
+    if isinstance(error, exceptions.GoogleAPICallError):
+        return error.code in TRANSIENT or is_lost_session(error)
+    return isinstance(error, (exceptions.RetryError, requests.RequestException, ConnectionError))
+
+
+def is_lost_session(error: Any) -> bool:
+    """Whether a resumable upload has to start anew: its session has expired."""
+    request = getattr(error.response, "request", None)
+    return error.code in (404, 410) and "upload_id=" in str(getattr(request, "url", ""))
+
+
+def reason_of(error: Any) -> str:
+    """Return Google's own reason from the body of its answer."""
+    try:
+        return str(error.response.json()["error"]["message"])
+    except (AttributeError, ValueError, KeyError, TypeError):
+        return str(error.message)
 
 
 def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +77,7 @@ def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return retry(function)(self, *arguments)
         except exceptions.NotFound as error:
-            if "bucket" not in str(error).lower():
+            if reason_of(error) != NO_BUCKET:
                 raise
             create = f"gcloud storage buckets create gs://{self.bucket_name}"
             raise WorkflowError(
@@ -69,11 +86,10 @@ def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
         except (
             exceptions.ClientError
         ) as error:  # a missing role, a retention policy, a bucket whose requester pays
-            role = "ermission" in error.message or "does not have" in error.message
+            reason = reason_of(error)
+            role = "ermission" in reason or "does not have" in reason
             advice = f": give this account roles/storage.objectUser on the bucket gs://{self.bucket_name}"
-            raise WorkflowError(
-                f"Cloud Storage refuses {self.query}{advice * role} ({error.message})."
-            ) from None
+            raise WorkflowError(f"Cloud Storage refuses {self.query}{advice * role} ({reason}).") from None
 
     return call
 

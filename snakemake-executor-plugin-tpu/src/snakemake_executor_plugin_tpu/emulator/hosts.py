@@ -1,237 +1,222 @@
-"""The hosts of the emulated pod: an sshd in its own mount, pid, ipc, host name and network namespace each."""
+"""The hosts of the emulated pod: each is a group of processes with its own folder, boots and metadata server."""
 
 import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
-from .metadata import NAMES
-from .network import PORT, Loopback, dying_with_us
+from .metadata import MetadataServer
 
-CONFIG = """\
-ListenAddress {address}
-Port {port}
-HostKey {key}
-PidFile none
-AuthorizedKeysFile {authorized}/%u .ssh/authorized_keys
-StrictModes no
-UsePAM no
-PasswordAuthentication no
-PermitRootLogin prohibit-password
-PrintMotd no
-PrintLastLog no
-LogLevel ERROR
-{environment}
-Subsystem sftp internal-sftp
+PROC = Path("/proc")
+
+
+def dying_with_us() -> tuple[str, ...]:
+    """Return a command prefix that ends the command together with this process, where the system has one."""
+    return ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+
+
+def processes_with(mark: str) -> dict[int, str]:
+    """Return the command lines of the processes that have this variable (NAME=VALUE) in their environment."""
+    found = {}
+    if not PROC.joinpath("self").exists():  # macOS
+        listing = subprocess.run(["ps", "-axEwwo", "pid=,command="], capture_output=True, text=True).stdout
+        lines = [line.split(maxsplit=1) for line in listing.splitlines()]
+        return {int(pid): line for pid, line in lines if f" {mark} " in f"{line} "}
+    wanted = f"\0{mark}\0".encode()
+    for entry in filter(str.isdigit, os.listdir(PROC)):
+        with contextlib.suppress(OSError):
+            if wanted in b"\0" + (PROC / entry / "environ").read_bytes():
+                line = (PROC / entry / "cmdline").read_text(errors="replace")
+                found[int(entry)] = line.replace("\0", " ").strip()
+    return found
+
+
+def send(number: int, pids: Any) -> None:
+    """Send a signal to each of these processes that is still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+WATCH = """
+import os, sys, time
+sys.stdin.buffer.read()
+mark, left = os.fsencode(f"\\0HOME={sys.argv[1]}/"), True
+while left:
+    left = False
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if mark in b"\\0" + open(f"/proc/{pid}/environ", "rb").read():
+                left = True
+                os.kill(int(pid), 9)
+        except OSError:
+            pass
+    time.sleep(0.05)
 """
 
 
-def sshd() -> str:
-    """Return the path of the ssh server."""
-    return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") or "/usr/sbin/sshd"
-
-
-def make_key(path: Path) -> str:
-    """Make an ssh key if it does not exist, and return type and value of its public half."""
-    if not path.exists():
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "emulated", "-f", path], check=True
-        )
-    return " ".join(path.with_name(f"{path.name}.pub").read_text().split()[:2])
+def watch(folder: Path) -> "subprocess.Popen[bytes]":
+    """Start what ends the hosts below a folder once this process has ended, however that happens (Linux)."""
+    program = [sys.executable, "-I", "-S", "-c", WATCH, str(folder)]
+    return subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True)
 
 
 class Host:
-    """One host of the pod."""
+    """One host of the pod. Its processes are those with its HOME."""
 
     def __init__(
         self,
         folder: Path,
-        network: Loopback,
         rank: int,
-        hosts: int,
-        disk_mb: int | None = None,
-        environment: dict[str, str] | None = None,
+        metadata: MetadataServer,
+        environment: dict[str, str],
+        disk_mb: int | None,
     ):
-        self.environment = environment or {}
-        self.folder, self.rank, self.disk_mb = folder, rank, disk_mb
-        self.network, self.hosts = network, hosts
-        self.address = network.address(rank)
+        self.folder, self.rank, self.metadata, self.disk_mb = folder, rank, metadata, disk_mb
+        self.environment = {
+            **environment,
+            "HOME": str(self.home),
+            "TMPDIR": str(folder / "tmp"),
+            "GCE_METADATA_HOST": f"127.0.0.1:{metadata.server_port}",
+        }
+        self.is_up = self.deaf = False
         self.process: subprocess.Popen[bytes] | None = None
-        self.host_key = ""
-        self.unknown: set[str] = set()  # names of Google that this host cannot resolve from its next boot on
+        self.brake: tuple[threading.Thread, threading.Event] | None = None
 
     @property
     def home(self) -> Path:
-        """Return the home folder of the host's user on this machine (empty if the host has its own disk)."""
+        """Return the home folder of the host's user."""
         return self.folder / "home"
 
-    def boot(self, keys: dict[str, list[str]] | None = None, startup: str | None = None) -> None:
-        """Start the host, run its startup script, and wait until its ssh server listens.
+    @property
+    def serial(self) -> str:
+        """Return what the startup scripts have written to the serial console."""
+        return (self.folder / "serial.log").read_text(errors="replace")
 
-        Args:
-            keys: public keys by user for a new host with a new disk and new host keys; None: the host reboots.
-            startup: the startup script of a new host.
-        """
+    def boot(self, node: Any = None) -> None:
+        """Start the host and its startup script; with a node as a new host with an empty disk."""
         self.kill()
-        if keys is not None:
+        if node is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
-            self._authorize(keys)
-        self.home.mkdir(parents=True, exist_ok=True)
-        self.host_key = make_key(self.folder / "host_key")
-        known = [name for name in NAMES if self.network.separate and name not in self.unknown]
-        servers = [f"{self.network.gateway} {name}" for name in known]
-        if keys is not None:
-            (self.folder / "startup-script").write_text(startup or "#!/bin/sh\n")
-        (self.folder / "startup-script").chmod(0o700)
-        names = [f"{self.network.address(k)} t1v-n-emulated-w-{k}" for k in range(self.hosts)]
-        (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *servers, *names]) + "\n")
-        config = self.folder / "sshd_config"
-        config.write_text(
-            CONFIG.format(
-                address=self.address,
-                port=PORT,
-                key=self.folder / "host_key",
-                authorized=self.folder / "keys",
-                # On one line: sshd uses only the first SetEnv.
-                environment=" ".join(
-                    ["SetEnv", *(f"{key}={value}" for key, value in self.environment.items())]
-                ),
-            )
-        )
-        (self.folder / "up").unlink(missing_ok=True)
-        disk = f"mount -t tmpfs -o size={self.disk_mb}m tmpfs {self.home};" if self.disk_mb else ""
-        script = (
-            f"set -e; hostname t1v-n-emulated-w-{self.rank}; cd {self.folder}; "
-            # All of /etc: a file bound over /etc/passwd goes when this machine's is replaced, by useradd, say.
-            "rm -rf etc; cp -a /etc etc; cp passwd hosts etc/; mount --bind etc /etc; cd /; "
-            f"{disk} "
-            # Terminals of its own: what is typed on this machine keeps no pod alive.
-            "mount -t tmpfs tmpfs /run; mkdir /run/sshd; mount -t devpts -o newinstance,ptmxmode=0666 devpts /dev/pts; "
-            # Like Google's runner, which waits for everyone who holds the script's output.
-            f"{self.folder}/startup-script 2>&1 | cat > {self.folder}/startup.log; "
-            f"touch {self.folder}/up; "
-            f"exec {sshd()} -D -e -f {config}"
-        )
-        with open(self.folder / "sshd.log", "ab") as log:
-            space = ["unshare", "--mount", "--uts", "--pid", "--ipc", "--fork", "--kill-child=KILL"]
-            space += ["--mount-proc", "--propagation", "private", "sh", "-c", script]
+            self.metadata.node = node
+        shutil.rmtree(self.folder / "tmp", ignore_errors=True)
+        for folder in (self.home, self.folder / "tmp"):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.is_up = True
+        if self.deaf:  # the machine runs, and its startup script hangs or is not there
+            return
+        script = self.folder / "startup-script"
+        script.write_text(dict(self.metadata.node.metadata).get("startup-script", "#!/bin/sh\n"))
+        script.chmod(0o700)
+        command = [str(script)]
+        if self.disk_mb:
+            disk = f"mount -t tmpfs -o size={self.disk_mb}m tmpfs {self.home} && exec {script}"
+            command = [*own_mounts(), "sh", "-c", disk]
+        with open(self.folder / "serial.log", "ab") as log:
             self.process = subprocess.Popen(
-                [*dying_with_us(), *self.network.joined(self.rank, space)],
+                [*dying_with_us(), *command],
+                cwd="/",
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        self._wait()
-
-    def _authorize(self, keys: dict[str, list[str]]) -> None:
-        """Create the users in the node's metadata, as the guest agent does; root cannot log in."""
-        folder = self.folder / "keys"
-        folder.mkdir(parents=True)
-        users = [user for user in keys if user != "root"]
-        for user in users:
-            (folder / user).write_text("".join(f"{key}\n" for key in keys[user]))
-        # Each user has root's id, since only root may be able to read the files of this Python.
-        lines = [f"{user}:x:0:0:{user}:{self.home}:/bin/bash" for user in users]
-        lines += Path("/etc/passwd").read_text().splitlines()
-        (self.folder / "passwd").write_text("".join(f"{line}\n" for line in lines))
-
-    def _wait(self) -> None:
-        assert self.process
-        deadline = time.monotonic() + 20
-        # A connection attempt before the network is up would be retried after a second.
-        while time.monotonic() < deadline and self.process.poll() is None:
-            with (
-                contextlib.suppress(OSError),
-                (self.folder / "up").open(),
-                socket.create_connection((self.address, PORT), 1) as connection,
-            ):
-                connection.recv(4)
-                return
-            time.sleep(0.02)
-        raise RuntimeError(f"host {self.rank} did not boot: {(self.folder / 'sshd.log').read_text()[-500:]}")
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the host runs."""
-        return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """Kill the host with all its processes."""
+        """End every process of the host at once, as a power failure does."""
+        self.release()
+        while pids := self.processes():
+            send(signal.SIGKILL, pids)
+            time.sleep(0.01)
         if self.process is not None:
-            # The first process inside ends all others before its parent outside ends: the next boot must not find
-            # the old host.
-            for pid in self._children() or [self.process.pid]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(30)
-            self.process.kill()
             self.process.wait()
             self.process = None
+        self.is_up = False
 
-    def _children(self) -> list[int]:
-        """Return the first process inside the host, a child of its first process outside."""
-        if self.process is None:
-            return []
-        try:
-            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        except OSError:
-            return []
-        return [int(pid) for pid in children.split()]
+    def shut_down(self, notice: float) -> None:
+        """End the host as a preemption does: SIGTERM to every process, and SIGKILL some seconds later."""
+        send(signal.SIGTERM, self.processes())
+        deadline = time.monotonic() + notice
+        while time.monotonic() < deadline and self.processes():
+            time.sleep(0.02)
+        self.kill()
 
-    def processes(self) -> dict[int, str]:
-        """Return the command lines of the processes inside the host, by their pid on this machine."""
-        if not self.is_up:
-            return {}
-        children = self._children()
-        space = os.readlink(f"/proc/{children[0]}/ns/pid") if children else ""
-        found = {}
-        for entry in os.listdir("/proc"):
-            if entry.isdigit():
-                with contextlib.suppress(OSError):
-                    if os.readlink(f"/proc/{entry}/ns/pid") == space:
-                        line = Path("/proc", entry, "cmdline").read_text(errors="replace")
-                        found[int(entry)] = line.replace("\0", " ").strip()
-        return found
+    def processes(self, words: str = "") -> dict[int, str]:
+        """Return the command lines of the host's processes, of those that contain these words."""
+        return {pid: line for pid, line in processes_with(f"HOME={self.home}").items() if words in line}
+
+    def loops(self) -> dict[int, str]:
+        """Return the processes that wait for jobs, without those of jobs."""
+        return self.processes("worker.loop")
 
     def jobs(self) -> dict[int, str]:
-        """Return the processes inside the host except sshd's."""
-        ours = ("sshd", "/usr/sbin/sshd")
-        return {pid: line for pid, line in self.processes().items() if line and not line.startswith(ours)}
+        """Return the processes of jobs and their runners."""
+        ours = ("startup-script", "worker.loop")
+        return {pid: line for pid, line in self.processes().items() if not any(word in line for word in ours)}
 
-    def signal_jobs(self, number: int) -> None:
-        """Signal every job's process, as at a shutdown."""
-        for pid in self.jobs():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+    def freeze(self) -> None:
+        """Stop every process of the host, as a kernel that hangs or a live migration does."""
+        for _ in range(2):  # what was forked meanwhile
+            send(signal.SIGSTOP, self.processes())
 
-    def drop_connections(self) -> int:
-        """Kill every ssh session; jobs keep running."""
-        sessions = [
-            pid
-            for pid, line in self.processes().items()
-            if line.startswith("sshd:") and "[listener]" not in line
-        ]
-        for pid in sessions:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return len(sessions)
+    def release(self) -> None:
+        """Let a frozen or slow host go on."""
+        if self.brake is not None:
+            thread, stop = self.brake
+            stop.set()
+            thread.join()
+            self.brake = None
+        send(signal.SIGCONT, self.processes())
 
-    def enter(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command inside the host."""
-        return subprocess.run(
-            ["nsenter", "-t", str(self._children()[0]), "-a", *command],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+    def slow_down(self, factor: float, period: float = 0.2) -> None:
+        """Let the host's jobs run only one of `factor` parts of the time."""
+        stop = threading.Event()
+
+        def brake() -> None:
+            while not stop.is_set():
+                pids = list(self.jobs())
+                send(signal.SIGSTOP, pids)
+                stop.wait(period * (1 - 1 / factor))
+                send(signal.SIGCONT, pids)
+                stop.wait(period / factor)
+
+        self.release()
+        self.brake = threading.Thread(target=brake, daemon=True), stop
+        self.brake[0].start()
+
+    def kill_loop(self) -> bool:
+        """Kill the process that waits for jobs; return whether there was one."""
+        pids = self.loops()
+        send(signal.SIGKILL, pids)
+        return bool(pids)
+
+    def disk(self, name: str) -> Path:
+        """Return the path on this machine of a file below the host's home folder."""
+        pid = next(iter(self.processes()), None)
+        own = self.disk_mb and pid and PROC / str(pid) / "root"
+        return Path(f"{own}{self.home}" if own else self.home, name)
 
     def fill_disk(self, name: str = "filler") -> None:
         """Fill the host's own disk with a file below the home folder."""
         assert self.disk_mb, "only a host with its own disk can be filled"
-        self.enter("sh", "-c", f"cat /dev/zero > {self.home}/{name} 2>/dev/null; true")
+        path = self.disk(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 16))
+
+
+def own_mounts() -> list[str]:
+    """Return a command prefix that runs a command with mounts of its own, [] where the system allows none."""
+    users = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    prefix = ["unshare", *users, "--mount", "--propagation", "private"]
+    if sys.platform != "linux" or not shutil.which("unshare"):
+        return []
+    return [] if subprocess.run([*prefix, "true"], capture_output=True).returncode else prefix

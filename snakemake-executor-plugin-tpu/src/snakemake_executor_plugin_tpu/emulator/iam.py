@@ -6,9 +6,9 @@ The permissions for requests are from "IAM permissions for JSON methods" (cloud.
 iam-json, read on 2026-11-22), for buckets with uniform access. An upload that replaces an object also needs
 storage.objects.delete: every role here that may create objects may delete them.
 
-Cloud TPU publishes no permissions for queued resources or guest attributes. The page on its audit logs lists
-GetQueuedResource and GetGuestAttributes under ADMIN_READ, like GetNode. So these calls, and those that create and
-delete queued resources, are assumed to need the permissions of nodes.
+Cloud TPU publishes no permissions for queued resources. The page on its audit logs lists GetQueuedResource under
+ADMIN_READ, like GetNode. So this call, and those that create and delete queued resources, are assumed to need the
+permissions of nodes.
 """
 
 import re
@@ -64,7 +64,6 @@ ROLES: dict[str, frozenset[str]] = {
 TPU_METHODS = {
     "GetNode": "tpu.nodes.get",
     "DeleteNode": "tpu.nodes.delete",
-    "GetGuestAttributes": "tpu.nodes.get",
     "CreateQueuedResource": "tpu.nodes.create",
     "GetQueuedResource": "tpu.nodes.get",
     "DeleteQueuedResource": "tpu.nodes.delete",

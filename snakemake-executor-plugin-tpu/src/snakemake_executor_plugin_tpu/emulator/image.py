@@ -1,52 +1,80 @@
 """Software of the emulated hosts and what they can download: tpu-ubuntu2204-base has Python 3.10 with pip but no venv.
 
-The interpreter is this machine's with the version 3.10.12: pip refuses what the real one would refuse, and modules that
-are newer or that Ubuntu omits are missing.
+Where this machine has no Python 3.10, its own says that it is one: pip refuses what the real one would refuse, and
+modules that are newer are missing, as are those that Ubuntu omits. The Python that hosts download is linked statically,
+like the real one: only the system's is, on Debian.
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
 from pathlib import Path
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-AS_3_10 = """\
+OMITTED = """\
 import sys
-class Version(tuple):
-    major, minor, micro, releaselevel, serial = (property(lambda self, i=i: self[i]) for i in range(5))
-sys.version_info = Version((3, 10, 12, "final", 0))
-sys.version = "3.10.12" + sys.version[sys.version.index(" "):]
-sys.hexversion = 0x030A0CF0
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name in ("tomllib", "wsgiref.types", "venv", "ensurepip"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 """
+AS_3_10 = """\
+class Version(tuple):
+    major, minor, micro, releaselevel, serial = (property(lambda self, i=i: self[i]) for i in range(5))
+sys.version_info = Version((3, 10, 12, "final", 0))
+sys.version = "3.10.12" + sys.version[sys.version.index(" "):]
+sys.hexversion = 0x030A0CF0
+"""
+PROGRAMS = {  # the host has no users of its own: whoever runs the pod is all of them
+    "useradd": "exit 0",
+    "usermod": "exit 0",
+    "runuser": 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"',
+    "sudo": 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"',
+}
+
+
+def version_of(python: Path | str) -> str:
+    """Return the version of an interpreter, "" if it does not work."""
+    with contextlib.suppress(OSError):
+        program = "import platform; print(platform.python_version())"
+        return subprocess.run([python, "-c", program], capture_output=True, text=True).stdout.strip()
+    return ""
+
+
+def python_3_10() -> Path:
+    """Return a Python 3.10 of this machine, or the one that runs this."""
+    folders = Path.home().glob(".pyenv/versions/3.10.*/bin"), Path.home().glob(".local/share/uv/python/*/bin")
+    places = [Path(place) for place in os.get_exec_path()] + [place for found in folders for place in found]
+    found = (place / "python3.10" for place in places)
+    return next((one for one in found if one.exists() and version_of(one)), Path(sys.executable)).resolve()
 
 
 def make_image(folder: Path) -> Path:
     """Make the image's folder of programs, the first on the hosts' PATH, and return it."""
     image = folder / "image"
     if not image.exists():
-        venv.create(image, with_pip=False, symlinks=True)
-        (place,) = image.glob("lib/python3*/site-packages")
-        (place / "sitecustomize.py").write_text(AS_3_10)
+        python = python_3_10()
+        version = version_of(python).rpartition(".")[0]
+        place = image / "lib" / f"python{version}" / "site-packages"
+        for made in (place, image / "bin"):
+            made.mkdir(parents=True)
+        (image / "pyvenv.cfg").write_text(f"home = {python.parent}\n")
+        (place / "sitecustomize.py").write_text(OMITTED + ("" if version == "3.10" else AS_3_10))
         import pip
 
         (place / "pip").symlink_to(Path(pip.__file__).parent)
-        for name in ("python", *(path.name for path in (image / "bin").glob("python3.*"))):
-            (image / "bin" / name).unlink()
-        python = image / "bin" / "python3"
-        if python.is_symlink():
-            python.unlink()
-        python.symlink_to(os.path.realpath(sys.executable))
+        (image / "bin" / "python3").symlink_to(python)
+        for name, text in PROGRAMS.items():
+            (image / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+            (image / "bin" / name).chmod(0o755)
     return image / "bin"
 
 
@@ -88,10 +116,14 @@ def _wheel_of_uv(folder: Path) -> None:
 
 
 def _archive_of_python(folder: Path) -> None:
-    major, minor, patch = sys.version_info[:3]
+    major, minor = sys.version_info[:2]
+    program = Path(f"/usr/bin/python{major}.{minor}")  # linked statically on Debian
+    if not program.exists():
+        program = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+    patch = version_of(program).rpartition(".")[2]
     name = f"cpython-{major}.{minor}.{patch}-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
-    library = Path(sys.base_prefix, "lib", f"python{major}.{minor}")
-    left_out = ("__pycache__", "site-packages", "test", "idlelib", "tkinter")
+    library = program.parents[1] / "lib" / f"python{major}.{minor}"
+    left_out = ("__pycache__", "site-packages", "test", "idlelib", "tkinter", "sitecustomize.py")
 
     def kept(item: tarfile.TarInfo) -> tarfile.TarInfo | None:
         parts = Path(item.name).parts
@@ -99,7 +131,6 @@ def _archive_of_python(folder: Path) -> None:
         return None if left else item
 
     with tarfile.open(folder / name, "w:gz", compresslevel=1) as archive:
-        program = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
         for alias in ("python3", f"python{major}.{minor}"):
             archive.add(program, f"python/bin/{alias}")
         archive.add(library, f"python/lib/{library.name}", filter=kept)
@@ -107,7 +138,7 @@ def _archive_of_python(folder: Path) -> None:
             archive.add(shared.resolve(), f"python/lib/{shared.name}")
     entry = {
         **{"name": "cpython", "arch": {"family": "x86_64", "variant": None}, "os": "linux", "libc": "gnu"},
-        **{"major": major, "minor": minor, "patch": patch, "prerelease": ""},
+        **{"major": major, "minor": minor, "patch": int(patch), "prerelease": ""},
         **{"variant": None, "build": "20251007"},
         "url": (folder / name).as_uri(),
         "sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest(),

@@ -1,4 +1,4 @@
-"""What a host of the emulated pod finds at metadata.google.internal and, for the guard, at tpu.googleapis.com."""
+"""What a host of the emulated pod finds at metadata.google.internal."""
 
 import json
 import uuid
@@ -7,110 +7,120 @@ from typing import Any
 
 from .web import Handler, HttpServer
 
-NAMES = ("metadata.google.internal", "metadata", "tpu.googleapis.com")
 ROOT = "/computeMetadata/v1/"
+ACCOUNT = "instance/service-accounts/default/"
+
+
+class Google(HttpServer):
+    """What all hosts share: the tokens they were given, what their account may do, and the REST of the TPU API.
+
+    Requests to the API need a token, and the account the permission, before anybody looks whether the resource exists.
+    """
+
+    def __init__(self, project: str, delete: Callable[[str, bool], int]) -> None:
+        super().__init__(("127.0.0.1", 0), ApiHandler)
+        self.project, self.delete = project, delete
+        self.may_delete, self.token_status = True, 200
+        self.tokens: dict[str, int] = {}
+        self.attributes: dict[str, str] = {}
+        """The metadata of the project, which every host sees."""
+
+    def make_token(self, rank: int) -> str:
+        """Return a new access token for a host."""
+        token = f"ya29.{uuid.uuid4().hex}"
+        self.tokens[f"Bearer {token}"] = rank
+        return token
+
+    def knows(self, headers: Any) -> bool:
+        """Return whether a request shows a token of the hosts' account."""
+        return headers.get("Authorization", "") in self.tokens
+
+
+class ApiHandler(Handler):
+    """Answers DELETE as the TPU API."""
+
+    server: Google
+
+    def do_DELETE(self) -> None:
+        """Delete a node or a queued resource."""
+        path, _, query = self.path.partition("?")
+        if not self.server.knows(self.headers):
+            self.say(401, "Request had invalid authentication credentials.")
+        elif not self.server.may_delete:
+            self.say(403, "Permission 'tpu.nodes.delete' denied on resource (or it may not exist).")
+        else:
+            status = self.server.delete(path.removeprefix("/v2/"), "force=true" in query)
+            self.say(status, "{}" if status < 400 else "not deleted")
+
+    def say(self, status: int, text: str) -> None:
+        """Answer in the form of Google's APIs."""
+        error = {"error": {"code": status, "message": text}}
+        self.answer(status, (text if status < 400 else json.dumps(error)).encode())
 
 
 class MetadataServer(HttpServer):
-    """Serves each host by its address. `of_host` returns (rank, node, addresses of all hosts) for an address.
+    """The metadata server of one host, which has the metadata of its node.
 
-    Like the real servers it answers nothing without the header Metadata-Flavor, requires one of its tokens for the
-    API, and answers 403 if the hosts' account lacks the permission, before it looks whether the resource exists.
+    Like the real one it answers nothing without the header Metadata-Flavor, nor to a request that was forwarded.
     """
 
-    def __init__(
-        self, address: str, project: str, of_host: Callable[..., Any], delete: Callable[[str, bool], int]
-    ) -> None:
-        super().__init__((address, 80), MetadataHandler)
-        self.project, self.of_host, self.delete = project, of_host, delete
-        self.may_delete, self.may_get, self.token_status = True, True, 200
-        self.tokens: set[str] = set()
-        self.attributes: dict[tuple[str, int], dict[str, str]] = {}
-        """What each host of a node, by the node's id, has written."""
+    def __init__(self, google: Google, rank: int) -> None:
+        super().__init__(("127.0.0.1", 0), MetadataHandler)
+        self.google, self.rank = google, rank
+        self.node: Any = None
 
-    def value(self, key: str, rank: int, node: Any, addresses: list[str]) -> str | None:
-        """Return one entry of a host's metadata."""
-        if key == "instance/service-accounts/default/token":
-            token = uuid.uuid4().hex
-            self.tokens.add(token)
-            return json.dumps({"access_token": token, "expires_in": 3599, "token_type": "Bearer"})
+    def value(self, key: str) -> str | None:
+        """Return one entry of the host's metadata."""
+        node = self.node
+        if node is None:
+            return None
+        if key == f"{ACCOUNT}token":
+            return json.dumps(
+                {
+                    "access_token": self.google.make_token(self.rank),
+                    "expires_in": 3599,
+                    "token_type": "Bearer",
+                }
+            )
+        addresses = [point.ip_address for point in node.network_endpoints]
         attributes = {
             **dict(node.metadata),
-            "agent-worker-number": str(rank),
+            "agent-worker-number": str(self.rank),
             "worker-network-endpoints": ",".join(f"unknown:unknown:{address}" for address in addresses),
             "accelerator-type": node.accelerator_type,
         }
         values = {
-            "project/project-id": self.project,
+            "project/project-id": self.google.project,
+            "project/numeric-project-id": "123456",
+            "instance/id": str(1000 * int(node.id) + self.rank),
             "instance/zone": f"projects/123456/zones/{node.name.split('/')[3]}",
+            "instance/hostname": f"t1v-n-emulated-w-{self.rank}",
+            f"{ACCOUNT}email": node.service_account.email or "123456-compute@developer.gserviceaccount.com",
             **{f"instance/attributes/{name}": value for name, value in attributes.items()},
+            **{f"project/attributes/{name}": value for name, value in self.google.attributes.items()},
         }
         return values.get(key)
 
 
 class MetadataHandler(Handler):
-    """Answers GET and PUT as the metadata server, POST and DELETE as the TPU API."""
+    """Answers GET as the metadata server."""
 
     server: MetadataServer
 
     def do_GET(self) -> None:
         """Return an entry of the host's metadata."""
-        host = self.server.of_host(self.client_address[0])
-        if self.headers.get("Metadata-Flavor") != "Google":
-            self._text(403, "Missing Metadata-Flavor:Google header.")
-        elif self.path.endswith("/token") and self.server.token_status != 200:
-            self._text(self.server.token_status, "Service account is disabled.")
-        elif host is None or not self.path.startswith(ROOT):
-            self._text(404, "not found")
+        path = self.path.partition("?")[0]
+        key = path.removeprefix(ROOT)
+        if self.headers.get("Metadata-Flavor") != "Google" or self.headers.get("X-Forwarded-For"):
+            self.say(403, "Missing Metadata-Flavor:Google header.")
+        elif self.server.google.token_status != 200 and key == f"{ACCOUNT}token":
+            self.say(self.server.google.token_status, "Service account is disabled.")
+        elif path == "/" or path == ROOT:  # how Google's clients look whether they run on its hosts
+            self.say(200, "computeMetadata/\n")
         else:
-            text = self.server.value(self.path.removeprefix(ROOT), *host)
-            self._text(404 if text is None else 200, text or "not found")
+            text = self.server.value(key) if path.startswith(ROOT) else None
+            self.say(404 if text is None else 200, text or "not found")
 
-    def do_PUT(self) -> None:
-        """Take a guest attribute of the host."""
-        rank, node, _ = self.server.of_host(self.client_address[0])
-        text = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        path, key = self.path.removeprefix(f"{ROOT}instance/guest-attributes/").split("/")
-        if dict(node.metadata).get("enable-guest-attributes") != "TRUE":
-            self._text(403, "Guest attributes endpoint access is disabled.")
-        else:
-            self.server.attributes.setdefault((node.id, rank), {})[f"{path}/{key}"] = text
-            self._text(200, "")
-
-    def do_POST(self) -> None:
-        """Return guest attributes of all hosts of a node."""
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        _, node, addresses = self.server.of_host(self.client_address[0])
-        name, _, method = self.path.removeprefix("/v2/").partition(":")
-        assert (name, method) == (node.name, "getGuestAttributes")
-        if self.headers.get("Authorization", "").removeprefix("Bearer ") not in self.server.tokens:
-            self._text(401, "Request had invalid authentication credentials.")
-        elif not self.server.may_get:
-            self._text(403, "Permission 'tpu.nodes.get' denied on resource (or it may not exist).")
-        else:
-            space = body["queryPath"]
-            found = [self.server.attributes.get((node.id, rank), {}) for rank in range(len(addresses))]
-            items = [
-                [
-                    {"namespace": space.rstrip("/"), "key": key.removeprefix(space), "value": value}
-                    for key, value in of_host.items()
-                    if key.startswith(space)
-                ]
-                for of_host in found
-            ]
-            answers = [{"queryPath": space, "queryValue": {"items": each}} for each in items if each]
-            self._text(200, json.dumps({"guestAttributes": answers} if answers else {}))
-
-    def do_DELETE(self) -> None:
-        """Delete a node or a queued resource."""
-        path, _, query = self.path.partition("?")
-        if self.headers.get("Authorization", "").removeprefix("Bearer ") not in self.server.tokens:
-            self._text(401, "Request had invalid authentication credentials.")
-        elif not self.server.may_delete:
-            self._text(403, "Permission 'tpu.nodes.delete' denied on resource (or it may not exist).")
-        else:
-            status = self.server.delete(path.removeprefix("/v2/"), "force=true" in query)
-            self._text(status, json.dumps({"error": {"code": status}} if status >= 400 else {}))
-
-    def _text(self, status: int, text: str) -> None:
+    def say(self, status: int, text: str) -> None:
+        """Answer as the metadata server does."""
         self.answer(status, text.encode(), ("Metadata-Flavor", "Google"))

@@ -15,6 +15,8 @@ from google.longrunning import operations_pb2
 from google.protobuf import any_pb2, empty_pb2
 from google.rpc import status_pb2
 
+from snakemake_executor_plugin_tpu.allocation import slice_of
+
 from .iam import TPU_METHODS, denied, needed_for_tpus
 
 NodeState: Any = tpu_v2.Node.State
@@ -48,13 +50,12 @@ class TpuApi:
     def __init__(
         self, boot: Callable[..., Any], destroy: Callable[..., Any], seconds_per_state: float = 0.05
     ) -> None:
-        self.boot, self.destroy, self.seconds_per_state = boot, destroy, seconds_per_state
+        self.boot, self.destroy = boot, destroy
+        self.seconds_per_state = self.usual_seconds = seconds_per_state
         self.no_capacity: dict[str, int] = {}
         self.why_failed = NO_CAPACITY
         self.ids = itertools.count(1)
         self.created_nodes = 0
-        self.key_seconds = 0.0
-        self.booted_at: dict[str, float] = {}
         self.full_zones: set[str] = set()
         self.refusals: dict[str, list[status_pb2.Status]] = {"create": [], "delete": []}
         self.deleting: dict[str, float] = {}
@@ -63,7 +64,6 @@ class TpuApi:
         self.created: dict[str, float] = {}
         self.operations: dict[str, operations_pb2.Operation] = {}
         self.started: dict[str, float] = {}
-        self.host_keys: dict[str, list[str]] = {}
         self.failures: list[tuple[str, ApiError]] = []
         self.roles = {"roles/tpu.admin", "roles/iam.serviceAccountUser"}  # of the callers
         self.offline = False  # nobody reaches the API
@@ -89,6 +89,10 @@ class TpuApi:
         with self.lock:
             self.failures += [(method, ApiError(grpc.StatusCode[code], message))] * count
 
+    def planned(self) -> int:
+        """Return how many planned errors nobody has been answered with yet."""
+        return len(self.failures) + sum(map(len, self.refusals.values()))
+
     def clear_faults(self) -> None:
         """Forget the planned faults."""
         with self.lock:
@@ -97,7 +101,7 @@ class TpuApi:
             self.full_zones.clear()
             for refusals in self.refusals.values():
                 refusals.clear()
-            self.offline = False
+            self.offline, self.seconds_per_state = False, self.usual_seconds
 
     def forget(self) -> None:
         """Forget every node and request."""
@@ -214,16 +218,16 @@ class TpuApi:
         node: Any = tpu_v2.Node(spec.node)
         node.id = next(self.ids)
         node.name, node.state, node.health = name, NodeState.READY, tpu_v2.Node.Health.HEALTHY
-        addresses, self.host_keys[name] = self.boot(node)
-        self.created_nodes += 1
-        self.booted_at[name] = time.monotonic()
+        outside = tpu_v2.AccessConfig(
+            external_ip="127.0.0.1" if node.network_config.enable_external_ips else ""
+        )
         node.network_endpoints = [
-            tpu_v2.NetworkEndpoint(
-                ip_address=address, port=8470, access_config=tpu_v2.AccessConfig(external_ip=address)
-            )
-            for address in addresses
+            tpu_v2.NetworkEndpoint(ip_address="127.0.0.1", port=8470, access_config=outside)
+            for _ in range(slice_of(node.accelerator_type).hosts)
         ]
+        self.created_nodes += 1
         self.nodes[name] = node
+        self.boot(node)
 
     def _operation(self, parent: str, result: Any, error: status_pb2.Status | None = None) -> Any:
         """Start an operation, which ends with its result or error some time later."""
@@ -316,20 +320,6 @@ class TpuApi:
             except ApiError as error:
                 return 404 if error.code == grpc.StatusCode.NOT_FOUND else 400
         return 200
-
-    def _get_guest_attributes(self, request: Any) -> Any:
-        self._find(self.nodes, request.name)
-        keys = self.host_keys[request.name]
-        wanted = [int(rank) for rank in request.worker_ids] or range(len(keys))
-        attributes = []
-        booting = time.monotonic() - self.booted_at[request.name] < self.key_seconds
-        if booting or not all(keys[rank] for rank in wanted):
-            raise ApiError(grpc.StatusCode.NOT_FOUND, "guest attributes 'hostkeys/' were not found")
-        for rank in wanted:
-            kind, value = keys[rank].split()
-            item = tpu_v2.GuestAttributesEntry(namespace="hostkeys", key=kind, value=value)
-            attributes.append(tpu_v2.GuestAttributes(query_path="hostkeys/", query_value={"items": [item]}))
-        return tpu_v2.GetGuestAttributesResponse(guest_attributes=attributes)
 
 
 def _serialize(message: Any) -> bytes:

@@ -20,14 +20,19 @@ class HttpServer(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
+    def handle_error(self, *_: Any) -> None:
+        """Ignore clients that were killed in the middle of a request."""
+
 
 class Handler(BaseHTTPRequestHandler):
     """Handles requests without logging them."""
 
+    disable_nagle_algorithm = True
+
     def answer(self, status: int, content: bytes, *headers: tuple[str, str]) -> None:
-        """Send a complete response."""
-        self.send_response(status)
-        for key, value in headers:
+        """Send a complete response; `headers` may name its Date."""
+        self.send_response_only(status)
+        for key, value in (("Date", self.date_time_string()), *headers):
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

@@ -3,20 +3,20 @@
 The hosts' Python is 3.10 and lacks venv. pip installs `uv`, which downloads the requested interpreter.
 
 The environment's name is the hash of its inputs: a changed lock file makes a new one, and an unchanged one is never
-built twice. The request is {"name", "lock", "python"}; frames report the progress.
+built twice. The request on stdin is {"name", "lock", "python"}; lines on stdout report the progress.
 """
 
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .agent import send, serve
-from .tasks import TASK_NAME, root
+from .files import root
 
 UV = "0.13.9"
 SHOWN = ("Downloading ", "Installed ", "Prepared ", "Using ", "Building ")
@@ -31,16 +31,17 @@ CHECK = (
     "import torch_xla; from torch_xla._internal.tpu import num_available_chips; "
     "print('torch_xla', torch_xla.__version__, 'loads and sees', num_available_chips(), 'TPU chips')"
 )
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 Say = Callable[[str], None]
 
 
 def prepare(name: str, lock: str, python: str) -> Path:
     """Build the environment unless it is complete; return its folder."""
-    if not TASK_NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot name an environment")
 
     def say(sentence: str) -> None:
-        send({"say": sentence})
+        print(sentence, flush=True)
 
     folder = root() / "environments" / name
     folder.parent.mkdir(exist_ok=True)
@@ -127,5 +128,15 @@ def _run(argv: list[str], say: Say) -> list[str]:
     return tail
 
 
+def main() -> int:
+    """Build the requested environment; the reason of a failure is in the last lines of the output."""
+    try:
+        prepare(**json.loads(sys.stdin.buffer.read()))
+    except (OSError, ValueError, RuntimeError) as error:
+        print(error, flush=True)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(serve(lambda request: {"folder": str(prepare(**request))}))
+    sys.exit(main())

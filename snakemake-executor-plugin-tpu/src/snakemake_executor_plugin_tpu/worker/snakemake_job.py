@@ -1,21 +1,19 @@
 """Runs Snakemake for one job on a host, with this package's classes for Cloud Storage."""
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
 
 
 def use_listings() -> None:
-    """Load the storage module by its path: the plugin is not installed on the hosts."""
+    """Load the storage module from the code of the loop: the plugin is not installed on the hosts."""
     if importlib.util.find_spec("snakemake_storage_plugin_gcs") is None:
         return
-    path = Path(__file__).resolve().parents[1] / "storage.py"
-    spec = importlib.util.spec_from_file_location("tpu_plugin_storage", path)
-    assert spec
-    assert spec.loader
-    storage = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = storage
-    spec.loader.exec_module(storage)
+    package = Path(__file__).resolve().parents[1]
+    sys.path.insert(0, str(package.parent))
+    storage = importlib.import_module(f"{package.name}.storage")
+    sys.path.pop(0)
     storage.use_listings(levels=1)
 
 

@@ -15,29 +15,44 @@ RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LAUNCH = os.environ["TPU_LAUNCH"]
 
 
-def request(url, data=None):
-    for attempt in range(20):
+TOKEN = f"http://{os.environ['GCE_METADATA_HOST']}/computeMetadata/v1/instance/service-accounts/default/token"
+headers = {}
+
+
+def request(url, data=None, **headers):
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=20) as answer:
+        return answer.read()
+
+
+def call(url, data=None):
+    """Call the bucket, as long as it takes."""
+    for attempt in range(1000):
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, data=data), timeout=20) as answer:
-                return answer.read()
+            if not headers:
+                token = json.loads(request(TOKEN, **{"Metadata-Flavor": "Google"}))
+                headers["Authorization"] = f"Bearer {token['access_token']}"
+            return request(url, data, **headers)
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None
+            headers.clear()
         except OSError:
             pass
-        time.sleep(0.1 * (attempt + 1))
+        if stopping:
+            sys.exit(143)
+        time.sleep(min(1.0, 0.1 * (attempt + 1)))
     raise SystemExit("the bucket does not answer")
 
 
 def put(path, text):
     bucket, _, name = path.partition("/")
     name = urllib.parse.quote(name, safe="")
-    request(f"{URL}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}", str(text).encode())
+    call(f"{URL}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}", str(text).encode())
 
 
 def get(path):
     bucket, _, name = path.partition("/")
-    return request(f"{URL}/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}?alt=media")
+    return call(f"{URL}/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}?alt=media")
 
 
 parser = argparse.ArgumentParser()
@@ -75,7 +90,11 @@ else:
     step = int(found or 0)
 variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COUNT_OPTION")
 seen = {key: value for key, value in os.environ.items() if key.startswith("TPU_") or key in variables}
-put(f"{args.checkpoint}/launches/{LAUNCH}-{RANK}", json.dumps({"from": step, "environment": seen}))
+secret = f"{len(os.environ.get('COUNT_SECRET', ''))} characters"
+put(
+    f"{args.checkpoint}/launches/{LAUNCH}-{RANK}",
+    json.dumps({"from": step, "environment": seen, "secret": secret}),
+)
 print(f"launch {LAUNCH}, rank {RANK} of {SIZE}: from step {step}", flush=True)
 if RANK == 0:
     put(f"{args.checkpoint}/owner", LAUNCH)

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .pod import BUCKET, EmulatedPod
+from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, EmulatedPod
 
 WORKFLOW = Path(__file__).parent / "workflow"
 SNAKEMAKE = ("-m", "snakemake")
-PATIENCE = 240.0  # seconds, on a machine that is busy with other tests
+FINISHED = (sys.maxsize, sys.maxsize)
+PATIENCE = 120.0  # seconds, on a machine that is busy with other tests
 PROFILE = {
     "executor": "tpu",
     "jobs": 4,
@@ -35,9 +36,6 @@ PROFILE = {
     "tpu-create": True,
     "tpu-idle-delete": 0,
     "tpu-grace": 5,
-    "tpu-reconnect": 2,
-    "tpu-recovery": 1,
-    "tpu-preemption-notice": 5,
 }
 
 
@@ -61,17 +59,12 @@ def default_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def keys_of(pod: EmulatedPod) -> list[str]:
-    """Return the host keys, which are different after each creation."""
-    return [host.host_key for host in pod.hosts]
-
-
 class Study:
     """A copy of the test workflow with its own jobs, and the calls of Snakemake on it."""
 
-    def __init__(self, folder: Path, pod: EmulatedPod, jobs: dict[str, Any], **profile: Any):
+    def __init__(self, folder: Path, pod: EmulatedPod, jobs: dict[str, Any], /, **profile: Any):
         shutil.copytree(WORKFLOW, folder)
-        self.folder, self.pod, self.jobs = folder, pod, jobs
+        self.folder, self.pod, self.jobs, self.profile = folder, pod, jobs, profile
         self.prefix = f"study-{uuid.uuid4().hex[:8]}"
         (folder / "config.yaml").write_text(json.dumps({"jobs": jobs, "prefix": self.prefix}))
         (folder / "profile").mkdir()
@@ -113,6 +106,25 @@ class Study:
         """End every call."""
         for call in self.calls:
             call.end()
+
+    def steps(self) -> dict[str, tuple[int, int]]:
+        """Return the step and launch of each job that has started, FINISHED of one that has its result."""
+        blobs = self.pod.client().list_blobs(BUCKET, prefix=f"{self.prefix}/")
+        names = {blob.name.removeprefix(f"{self.prefix}/"): blob for blob in blobs}
+        steps = {}
+        for job in self.jobs:
+            step, owner = (names.get(f"checkpoints/{job}/{name}") for name in ("step", "owner"))
+            if f"counts/{job}.txt" in names:
+                steps[job] = FINISHED
+            elif step and owner:
+                steps[job] = (int(step.download_as_bytes()), int(owner.download_as_bytes()))
+        return steps
+
+    @property
+    def duplicates(self) -> list[str]:
+        """Return the launches that found another one of their job at work."""
+        blobs = self.pod.client().list_blobs(BUCKET, prefix=f"{self.prefix}/checkpoints/")
+        return [blob.name for blob in blobs if "/duplicates/" in blob.name]
 
     @property
     def table(self) -> list[str]:

@@ -1,0 +1,178 @@
+"""The controller's side of one slice: its lease, its hosts' heartbeats and their assignments, all of them objects."""
+
+import getpass
+import gzip
+import hashlib
+import io
+import os
+import socket
+import tarfile
+import time
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .errors import PodError
+from .worker.bucket import Bucket, Cell, Document, Forged, Lost, verify
+
+PACKAGE = Path(__file__).parent
+HOST_PACKAGE = "tpu_host"
+LEAST_DISK = 64 << 20
+READERS = 8
+NOBODY = "nobody"
+
+
+class Taken(PodError):
+    """Another controller has the pod."""
+
+
+def pack(files: Mapping[str, Path]) -> bytes:
+    """Return an archive whose bytes depend only on names, contents and the executable bit."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, path in sorted(files.items()):
+            data = path.read_bytes()
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(data), 1_000_000_000
+            info.mode = 0o700 if path.stat().st_mode & 0o100 else 0o600
+            tar.addfile(info, io.BytesIO(data))
+    return gzip.compress(buffer.getvalue(), compresslevel=3, mtime=0)
+
+
+def host_code() -> bytes:
+    """Return the archive of what runs on a host: a package of its own name, as Snakemake must not find the plugin."""
+    files = {f"{HOST_PACKAGE}/worker/{path.name}": path for path in (PACKAGE / "worker").glob("*.py")}
+    files[f"{HOST_PACKAGE}/__init__.py"] = PACKAGE / "worker" / "__init__.py"
+    return pack({**files, f"{HOST_PACKAGE}/storage.py": PACKAGE / "storage.py"})
+
+
+def content_name(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+class Control:
+    """One incarnation of a slice under one controller.
+
+    `setup` is what every assignment says: the node it is for, the loop's code, the jobs' environment. The methods call
+    the bucket and block as long as its patience; `hear` and `renew` are called from one thread at a time.
+    """
+
+    def __init__(
+        self, bucket: Bucket, hosts: int, setup: Document, times: Mapping[str, float], call: str = ""
+    ) -> None:
+        self.bucket, self.hosts, self.setup, self.times = bucket, hosts, setup, times
+        self.id = call or uuid.uuid4().hex
+        self.who = f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()} in {os.getcwd()})"
+        self.beats: dict[int, Document] = {}
+        self.heard_at = self.since = time.monotonic()
+        self._assigned: dict[int, Cell] = {}
+        self._readers = ThreadPoolExecutor(READERS, "tpu-beats")
+
+    # ---- one controller at a time
+
+    def acquire(self) -> None:
+        """Take the pod. Raises Taken if another controller has renewed its lease lately."""
+        try:
+            self._lease = Cell(self.bucket, "controller", {"who": NOBODY})
+        except Forged as error:
+            raise PodError(f"{error}. Delete {self.bucket.url}/controller.") from None
+        lease = self._lease.document
+        ours = lease["who"] == NOBODY or lease["by"] == self.id
+        if self._lease.age < self.times["silence"] and not ours:
+            raise Taken(
+                f"The pod is in use by the Snakemake of {lease['who']}, heard {self._lease.age:.0f} s ago."
+            )
+        self.renew(busy=True)
+        # An earlier controller may wake up: after these writes its own assignments fail.
+        for rank in range(self.hosts):
+            cell = Cell(self.bucket, f"hosts/{rank}/assignment", {"seq": 0, "node": ""})
+            self._assigned[rank] = cell
+            same = cell.document["node"] == self.setup["node"]
+            self._assign(
+                rank, cell.document if same else {"job": None, "launch": 0, "seq": cell.document["seq"]}
+            )
+
+    def _write(self, cell: Cell, document: Document) -> None:
+        try:
+            cell.write({**document, "by": self.id})
+        except Lost:
+            raise Taken(f"Another controller has taken the pod: it has written {cell.name}.") from None
+
+    def renew(self, busy: bool) -> None:
+        """Write the lease; `busy` keeps the pod alive while it is fresh."""
+        self._write(self._lease, {"who": self.who, "busy": busy})
+        self.renewed_at = time.monotonic()
+
+    def release(self) -> None:
+        """Let the next controller in at once."""
+        self._write(self._lease, {"who": NOBODY, "busy": False})
+
+    def close(self) -> None:
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
+    # ---- hosts
+
+    def tick(self, busy: bool) -> None:
+        """Renew the lease if it is time, and read every heartbeat."""
+        if time.monotonic() - self.renewed_at > self.times["beat"]:
+            self.renew(busy)
+        self.hear()
+
+    def hear(self) -> None:
+        found = dict(enumerate(self._readers.map(self._beat, range(self.hosts))))
+        self.beats = {
+            rank: beat for rank, beat in found.items() if beat and beat["node"] == self.setup["node"]
+        }
+        self.heard_at = time.monotonic()
+
+    def _beat(self, rank: int) -> "Document | None":
+        found = self.bucket.get(f"hosts/{rank}/beat")
+        if found is None:
+            return None
+        try:
+            return {**verify(self.bucket.key, f"hosts/{rank}/beat", found.data), "age": found.age}
+        except Forged:
+            return None  # as if the host were silent
+
+    def is_fresh(self, rank: int) -> bool:
+        return rank in self.beats and self.beats[rank]["age"] < self.times["silence"]
+
+    def why_not(self, rank: int) -> str:
+        """Return why a host cannot take a job now; empty if it can."""
+        if not self.is_fresh(rank):
+            return "silent" if rank in self.beats else "not up"
+        beat = self.beats[rank]
+        environment = beat["environment"]
+        if beat["job"] or beat["seen"] != self._assigned[rank].document["seq"]:
+            return "busy"
+        if beat["shutdown"]:
+            return "shutting down"
+        if environment["name"] != self.setup["setup"]["name"] or environment["state"] != "ready":
+            return f"environment {environment['state']}"
+        if beat["disk_free"] < LEAST_DISK:
+            return "disk full"
+        return ""
+
+    def free(self) -> list[int]:
+        return [rank for rank in range(self.hosts) if not self.why_not(rank)]
+
+    # ---- assignments
+
+    def assign(self, rank: int, document: Document) -> None:
+        """Give a host what it has to run."""
+        self._assign(rank, {**document, "seq": self._assigned[rank].document["seq"]})
+
+    def _assign(self, rank: int, document: Document) -> None:
+        self._write(self._assigned[rank], {**document, **self.setup, "seq": document["seq"] + 1})
+
+    def is_assigned(self, rank: int, job: str, launch: int) -> bool:
+        document = self._assigned[rank].document
+        return (document.get("job"), document.get("launch")) == (job, launch)
+
+    def record(self, job: str) -> Cell:
+        """Return the record of a job, which only this controller writes."""
+        return Cell(self.bucket, f"jobs/{job}/record", {})
+
+    def save(self, cell: Cell, document: Document) -> None:
+        self._write(cell, document)

@@ -1,0 +1,451 @@
+"""One job from its submission to its end, with as many launches as the slices make necessary."""
+
+import asyncio
+import itertools
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .allocation import libtpu_variables, slice_of
+from .control import Control
+from .errors import COMMAND, PodError, red
+from .health import EARLY_SECONDS, SUSPECTS
+from .pool import Pool
+from .records import JobRecord
+from .settings import ExecutorSettings
+from .slice import PAUSES, TROUBLE_SECONDS, Slice
+from .worker.bucket import Cell, Document, Forged, Refused, seal
+
+TERMINATED = (137, 143)
+NOTICE_SECONDS = 30.0  # in which the API tells of a preemption that has ended a process already
+ENDING_SECONDS = 15.0  # in which the hosts of an ended launch get free and send their last lines
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+OF_SNAKEMAKE = re.compile(
+    r"\[?(\w{3} \w{3} +\d+ .*\]|Error in rule|RuleException|Exiting because|WorkflowError)"
+)
+# Ends of a launch that are none of the job's.
+LOST = {
+    "restarted": "its host was restarted",
+    "lost": "it was lost",
+    "shutdown": "its host was shut down",
+    "disk full": "its host has no space left on its disk",
+    "fence": "its host did not reach the bucket",
+    "lease": "nobody attended it for longer than its lease",
+    "again": "it asked to be launched again",
+    "stalled": "it made no progress for {stall:g} minutes (its stacks are in its logs)",
+    "runtime": "it was stopped after {runtime:g} minutes (resources: runtime)",
+    "outdated": "its command or its parameters have changed",
+}
+PROVED = {"lost", "restarted", "shutdown", "fence"}
+"""Ends that prove nothing against a job whose first checkpoint was not due yet."""
+
+
+def reason_of(tail: Sequence[str]) -> str:
+    """Return the last line that the job itself has printed: what Snakemake says of a failure follows it."""
+    own = list(itertools.takewhile(lambda line: not OF_SNAKEMAKE.match(line), tail))
+    return next((line.strip()[:120] for line in reversed(own or list(tail)) if line.strip()), "")
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What to run. `slot` names the outputs of the job, `fingerprint` how it makes them."""
+
+    slot: str
+    fingerprint: str
+    label: str
+    hosts: int
+    command: str
+    environment: dict[str, str]
+    sources: bytes
+    runtime: float = 0.0
+    """Seconds after which a launch is stopped, 0: no limit (Snakemake's resource `runtime`, which is in minutes)."""
+    stall: float = 0.0
+    """Seconds without new progress after which a launch is stopped, 0: no limit."""
+    reports: bool = False
+    """Whether the job reports progress, so that it stalls before its first report as well."""
+    place: tuple[str, int] | None = None
+    """Slice and host of a check."""
+
+
+@dataclass
+class Outcome:
+    ok: bool
+    message: str = ""
+    logs: list[Path] = field(default_factory=list)
+    started: float = 0.0
+    ended: float = 0.0
+    stopped: bool = False
+    """Whether a person has stopped it by `stop`."""
+
+    @classmethod
+    def of_error(cls, error: BaseException, logs: Sequence[Path] = ()) -> "Outcome":
+        internal = f"Internal error of the plugin in this job: {type(error).__name__}: {error}"
+        known = isinstance(error, (PodError, Refused, Forged, OSError))
+        return cls(False, str(error) if known else internal, list(logs))
+
+
+@dataclass(eq=False)
+class JobRun:
+    """Drives one job: finds or launches it, follows it, and launches it again after a loss."""
+
+    request: JobRequest
+    pool: Pool
+    logs: Path
+    settings: ExecutorSettings
+    say: Callable[[str], None]
+    record: JobRecord = field(default_factory=JobRecord)
+    chip_seconds: float = 0.0
+    """Seconds of all launches, including lost ones, times their chips."""
+    launches: int = 0
+
+    def __post_init__(self) -> None:
+        self.slice: Slice | None = None
+        self.control: Control | None = None
+        self.cancelled = False
+        self._cells: dict[str, Cell] = {}
+        self._hosts: list[int] = []
+        self._lasted = 0.0
+        self._read: dict[int, int] = {}
+        self._rest: dict[int, bytes] = {}
+        self._searched: set[str] = set()
+
+    @property
+    def slot(self) -> str:
+        return self.request.slot
+
+    @property
+    def accelerator_type(self) -> str:
+        return (self.slice.settings if self.slice else self.settings).accelerator_type
+
+    async def run(self) -> Outcome:
+        """Run the job to its end. Cancelling this coroutine does not stop the job on the pod: use `cancel`."""
+        try:
+            while True:
+                slice, hosts = await self.pool.place(self)
+                if (control := slice.control) is None:
+                    self.pool.release(self)
+                    continue
+                self.slice, self.control = slice, control
+                if hosts:
+                    verdict = await self._launch(slice, control, hosts)
+                    self.pool.release(self)
+                    ended = await self._judge(slice, control, verdict)
+                else:
+                    ended = await self._go_on(slice, control)
+                if ended:
+                    return ended
+        except Exception as error:
+            return Outcome.of_error(error, self._log_files())
+        finally:
+            self.pool.release(self)
+
+    # ---- its record
+
+    async def is_in(self, slice: Slice) -> bool:
+        """Return whether a launch of an earlier call is in this slice and nobody has been told of its end."""
+        if slice.control is None or slice.name in self._searched:
+            return False
+        self._searched.add(slice.name)
+        return (await self._load(slice.control)).state == "launched"
+
+    async def _go_on(self, slice: Slice, control: Control) -> Outcome | None:
+        """Go on with a launch of an earlier call; return its outcome, or None if another launch has to follow."""
+        record = self.record
+        launch = f"{self.request.label}: launch {record.launch} of an earlier call"
+        verdict = await self._call(control.bucket.read, self._path("verdict"))
+        same = record.fingerprint == self.request.fingerprint
+        if verdict:
+            await self._read_logs(control, last=True)
+        if verdict and same and verdict["code"] == 0:
+            self.say(f"{launch} has ended well")
+            return self._success(verdict)
+        if verdict:
+            # A failure was told, or its call did not live to tell: it is launched again.
+            why = (
+                f"{verdict['why']}, code {verdict['code']}"
+                if same
+                else "its command or parameters have changed"
+            )
+            self.say(f"{launch} ended without a controller ({why})")
+            record.state = "collected"
+            return None
+        if same:
+            self.say(f"{launch} is found on w{record.hosts[0]} of {slice.name}")
+        else:
+            self.say(f"{launch} is outdated and is stopped")
+            await self._call(control.bucket.create, self._path("stop"), {"why": "outdated"})
+        slice.take(self.slot, record.hosts)
+        verdict = await self._follow(slice, control)
+        self.pool.release(self)
+        return await self._judge(slice, control, verdict if same else {**verdict, "why": "outdated"})
+
+    async def _load(self, control: Control) -> JobRecord:
+        """Read the record in this slice; what this call knows of earlier losses goes with the job."""
+        name = control.bucket.url
+        if name not in self._cells:
+            cell = self._cells[name] = await self._call(control.record, self.slot)
+            found = JobRecord.of(cell.document)
+            if self.record.losses:
+                found.preemptions, found.stalled = self.record.preemptions, self.record.stalled
+                found.progress, found.progress_at_loss = self.record.progress, self.record.progress_at_loss
+                found.losses = self.record.losses
+            self.record = found
+        return self.record
+
+    async def _save(self, control: Control) -> None:
+        await self._call(control.save, self._cells[control.bucket.url], self.record.document())
+
+    def _path(self, name: str, record: JobRecord | None = None) -> str:
+        return f"jobs/{self.slot}/{(record or self.record).launch}/{name}"
+
+    async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the bucket in a thread. A refusal is trouble of the bucket, for which the job waits."""
+        began, pause = time.monotonic(), PAUSES[0]
+        while True:
+            try:
+                return await asyncio.to_thread(function, *arguments)
+            except Refused as error:
+                if time.monotonic() - began > TROUBLE_SECONDS:
+                    raise
+                self.say(red(f"{self.request.label}: {error} It waits; next try in {pause:.0f} s"))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PAUSES[1])
+
+    # ---- a launch
+
+    async def _launch(self, slice: Slice, control: Control, hosts: list[int]) -> Document:
+        """Launch the job on these hosts; return its verdict."""
+        record = await self._load(control)
+        record.launch, record.hosts, record.state = record.launch + 1, hosts, "launched"
+        record.fingerprint = self.request.fingerprint
+        await self._save(control)
+        self.launches += 1
+        if len(hosts) > 1 and (aside := self.pool.health.words(slice.name)):
+            self.say(f"{self.request.label}: takes all hosts of {slice.name}, although {aside}")
+        return await self._follow(slice, control)
+
+    def _assignment(self, control: Control, sources: str) -> Document:
+        request, settings, record = self.request, self.settings, self.record
+        variables = {
+            **libtpu_variables(len(record.hosts), slice_of(self.accelerator_type)),
+            **request.environment,
+        }
+        return {
+            **{"job": self.slot, "launch": record.launch, "hosts": record.hosts, "label": request.label},
+            **{"argv": ["/bin/bash", "-c", request.command], "sources": sources},
+            **{"runtime": request.runtime, "stall": request.stall, "reports": request.reports},
+            **{"grace": settings.grace, "lease": settings.lease},
+            **seal(control.bucket.key, variables),
+        }
+
+    async def _hand_out(self, control: Control) -> None:
+        """Write those assignments of the launch that are not there."""
+        record = self.record
+        missing = [rank for rank in record.hosts if not control.is_assigned(rank, self.slot, record.launch)]
+        if missing and await self._call(control.bucket.read, self._path("verdict")) is None:
+            sources = await self._call(control.bucket.create_content, "sources", self.request.sources)
+            for rank in missing:
+                await self._call(control.assign, rank, self._assignment(control, sources))
+
+    async def _follow(self, slice: Slice, control: Control) -> Document:
+        """Return the verdict of the launch, once its hosts are free again. Gives it up if they are gone."""
+        began, self._hosts = time.monotonic(), list(self.record.hosts)
+        self._read, self._rest = {}, {}
+        await self._hand_out(control)
+        if self.cancelled:
+            await self._stop("cancelled")
+        me = [self.slot, self.record.launch]
+        verdict: Document | None = None
+        while verdict is None:
+            first = control.beats.get(self.record.hosts[0])
+            if first and first["job"] == me:
+                self.record.report(first["progress"])
+            if (
+                (first and first["done"] == me)
+                or not control.is_fresh(self.record.hosts[0])
+                or slice.control is not control
+            ):
+                verdict = await self._call(control.bucket.read, self._path("verdict"))
+            if verdict is None and (why := await self._why_lost(slice, control)):
+                verdict = await self._give_up(control, why)
+            await self._read_logs(control, last=False)
+            if verdict is None:
+                await slice.ticked.wait() if slice.control is control else await asyncio.sleep(
+                    control.times["poll"]
+                )
+        deadline = time.monotonic() + ENDING_SECONDS
+        while slice.control is control and time.monotonic() < deadline:
+            if not any(
+                control.is_fresh(rank) and control.beats[rank]["job"] == me for rank in self.record.hosts
+            ):
+                break
+            await slice.ticked.wait()
+        await self._read_logs(control, last=True)
+        self.record.report(verdict.get("progress"))
+        seconds = (
+            verdict["ended"] - verdict["started"] if verdict.get("started") else time.monotonic() - began
+        )
+        self._lasted = seconds
+        self.chip_seconds += seconds * len(self.record.hosts) * slice_of(self.accelerator_type).chips_per_host
+        return verdict
+
+    async def _why_lost(self, slice: Slice, control: Control) -> str | None:
+        """Return why the launch is lost: its slice is gone, or its host has been silent for longer than its fence."""
+        if slice.control is not control:
+            return await slice.why_gone() or "the slice was lost"
+        for rank in self.record.hosts:
+            beat = control.beats.get(rank)
+            if beat and beat["age"] > control.times["fence"] + control.times["silence"]:
+                return f"w{rank} has been silent for longer than its job may run"
+        return None
+
+    async def _give_up(self, control: Control, why: str) -> Document:
+        """Decide the launch, unless its host has done so before."""
+        # First the stop: nothing may go on after the verdict.
+        await self._call(control.bucket.create, self._path("stop"), {"why": "lost"})
+        verdict: Document = {"code": None, "why": "lost", "about": why, "progress": None, "tail": []}
+        return (await self._call(control.bucket.create, self._path("verdict"), verdict))[0]  # type: ignore[no-any-return]
+
+    async def _stop(self, why: str) -> None:
+        if self.control is not None and self.record.launch:
+            await self._call(self.control.bucket.create, self._path("stop"), {"why": why})
+
+    async def cancel(self) -> None:
+        """Stop the job's processes on every host."""
+        self.cancelled = True
+        if self.record.state == "launched":
+            await self._stop("cancelled")
+
+    # ---- its end
+
+    async def _judge(self, slice: Slice, control: Control, verdict: Document) -> Outcome | None:
+        """Return the outcome of the job, or None if it is launched again."""
+        why, code = str(verdict["why"]), verdict["code"]
+        early = (verdict.get("ended") or 0.0) - (verdict.get("started") or 0.0) < EARLY_SECONDS
+        if code == 0 and why == "exited":
+            self._note_health(slice, failed=False)
+            return self._success(verdict)
+        if why in ("stopped", "cancelled"):
+            await self._finish(control)
+            return Outcome(
+                False, f"was stopped by `{COMMAND} stop`.", self._log_files(), stopped=why == "stopped"
+            )
+        if why == "exited":
+            if not (lost := await self._why_blameless(slice, control, verdict)):
+                await self._finish(control)
+                if early:
+                    self._note_health(
+                        slice, failed=True, tail=verdict.get("tail", []), rank=verdict.get("rank")
+                    )
+                return self._failure(slice, verdict)
+            why, verdict = "lost", {**verdict, "about": lost}
+        limits = {"stall": self.request.stall / 60, "runtime": self.request.runtime / 60}
+        told = str(verdict.get("about") or LOST.get(why, why).format(**limits))
+        if why in ("outdated", "lease"):
+            self.record.state, self.record.hosts = "collected", []
+            await self._save(control)
+            self.say(f"{self.request.label}: {told}; launching it again")
+            return None
+        proves = why not in PROVED or (0 < self.request.stall < self._lasted)
+        budgets = {
+            "preemptions": self.settings.preemptions,
+            "stalled": self.settings.relaunches_without_progress,
+        }
+        message = self.record.count_loss(told, proves=proves, **budgets)
+        if message:
+            self.record.finish()
+        await self._save(control)
+        if message:
+            return Outcome(False, message, self._log_files())
+        self.say(f"{self.request.label}: {told}; launching it again")
+        return None
+
+    async def _why_blameless(self, slice: Slice, control: Control, verdict: Document) -> str | None:
+        """Return why a failed launch was lost: after a loss of the slice processes fail before the API tells."""
+        terminated = verdict["code"] in TERMINATED
+        deadline = time.monotonic() + (min(NOTICE_SECONDS, control.times["silence"]) if terminated else 0.0)
+        while True:
+            if why := await slice.why_gone():
+                return why
+            for rank in self.record.hosts:
+                if control.is_fresh(rank) and control.beats[rank]["shutdown"]:
+                    return f"w{rank} was shut down"
+                if slice.control is control and not control.is_fresh(rank):
+                    return f"w{rank} has been silent since"
+            if time.monotonic() > deadline:
+                return None
+            await asyncio.sleep(control.times["poll"])
+
+    def _success(self, verdict: Document) -> Outcome:
+        return Outcome(True, started=verdict.get("started", 0.0), ended=verdict.get("ended", 0.0))
+
+    def _failure(self, slice: Slice, verdict: Document) -> Outcome:
+        tail = [CONTROL.sub("", line) for line in verdict.get("tail", [])]
+        lines = "".join(f"\n        {line}" for line in tail if line.strip())
+        host = f"w{verdict['host']}" if len(self.pool.slices) == 1 else f"w{verdict['host']} of {slice.name}"
+        where = f"rank {verdict.get('rank', 0)} on {host}" if self.request.hosts > 1 else host
+        message = f"{where} ended with exit code {verdict['code']} ({verdict['why']})."
+        if self.request.hosts > 1 and (aside := self.pool.health.words(slice.name)):
+            message += f" {aside}."
+        message += f" Its last lines:{lines}\n" if lines else ""
+        return Outcome(
+            False, message, self._log_files(), verdict.get("started", 0.0), verdict.get("ended", 0.0)
+        )
+
+    async def _finish(self, control: Control) -> None:
+        self.record.finish()
+        await self._save(control)
+
+    async def collect(self) -> None:
+        """Note that Snakemake knows of a success: until then a later call must find it, after that run it again."""
+        if self.control is not None and self.record.state == "launched":
+            await self._finish(self.control)
+
+    def _note_health(
+        self, slice: Slice, failed: bool, tail: Sequence[str] = (), rank: int | None = None
+    ) -> None:
+        """Set the host aside if jobs of different names have failed early there, until it passes a check."""
+        every = sum(each.hosts for each in self.pool.slices)
+        place = (slice.name, self._hosts[0])
+        if len(self._hosts) == 1 and self.pool.health.note(self.slot, place, failed, every):
+            why = f"{SUSPECTS} jobs failed there within {EARLY_SECONDS:.0f} s and nowhere else ({reason_of(tail)})"
+            self.pool.set_aside(place, f"{why}{slice.unhealthy()}", self)
+        if failed and len(self._hosts) > 1 and rank is not None:
+            slice.note_rank(self.slot, self._hosts[rank])
+
+    # ---- its logs
+
+    async def _read_logs(self, control: Control, last: bool) -> None:
+        """Copy new chunks of every rank's log to this machine, and show them."""
+        me = [self.slot, self.record.launch]
+        for index, rank in enumerate(self.record.hosts):
+            beat, number = control.beats.get(rank), self._read.get(index, 0)
+            known = beat["chunks"] if beat and beat["job"] == me else 0
+            while last or number < known:
+                found = await self._call(control.bucket.get, self._path(f"log-{index}/{number + 1:06d}"))
+                if found is None:
+                    break
+                number += 1
+                self._read[index] = number
+                self._show(index, found.data, first=number == 1)
+
+    def _show(self, index: int, data: bytes, first: bool) -> None:
+        folder = self.logs / f"launch-{self.record.launch}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(folder / f"rank{index}.log", "wb" if first else "ab") as file:
+                file.write(data)
+        except OSError:
+            pass  # a full disk costs this copy of the log but not the job
+        *lines, self._rest[index] = (self._rest.get(index, b"") + data).split(b"\n")
+        for line in lines:
+            # Of a progress bar, which overwrites its line, the last state is shown.
+            text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+            self.say(f"[{self.request.label} {index}] {CONTROL.sub('', text)}")
+
+    def _log_files(self) -> list[Path]:
+        folders = sorted(self.logs.glob("launch-*"), key=lambda path: path.stat().st_mtime)
+        return [path for path in sorted(folders[-1].glob("*.log")) if path.stat().st_size] if folders else []

@@ -1,0 +1,106 @@
+"""Calls of a controller without Snakemake: jobs are shell commands on the hosts of the emulated pod."""
+
+import asyncio
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from snakemake_executor_plugin_tpu.emulator.pod import EmulatedPod
+from snakemake_executor_plugin_tpu.google import storage_transport
+from snakemake_executor_plugin_tpu.health import Health
+from snakemake_executor_plugin_tpu.job import JobRequest, JobRun, Outcome
+from snakemake_executor_plugin_tpu.pool import Pool
+from snakemake_executor_plugin_tpu.settings import ExecutorSettings
+from snakemake_executor_plugin_tpu.slice import Slice
+
+REQUEST = JobRequest("job", "same", "job", 1, "true", {}, b"")
+PATIENCE = 120.0
+
+
+class Killed(Exception):
+    """What the threads of a killed call get; nothing repeats it."""
+
+
+class Controller:
+    """One call: a pool that a test may kill (it says nothing more to the bucket) and start again."""
+
+    def __init__(self, pod: EmulatedPod, folder: Path, **settings: Any) -> None:
+        environment = {
+            key.removeprefix("SNAKEMAKE_TPU_").lower(): value for key, value in pod.environment.items()
+        }
+        known = {name: environment[name] for name in ("project", "zone", "name", "api_endpoint")}
+        defaults = {"accelerator_type": pod.accelerator_type, "create": True, "idle_delete": 0, "grace": 2}
+        settings = {
+            "bucket": f"emulated/{uuid.uuid4().hex[:8]}",
+            "python": sys.executable,
+            **defaults,
+            **settings,
+        }
+        self.settings, self.folder = ExecutorSettings(**known, **settings), folder
+        self.lines: list[str] = []
+        self.dead = asyncio.Event()
+        self.strike: Callable[[str, str], bool] = lambda moment, name: False
+        self.runs: dict[str, JobRun] = {}
+        self._way: Any = None
+
+    def again(self) -> "Controller":
+        """Return the next call on the same pod from the same folder."""
+        new = object.__new__(Controller)
+        new.__dict__.update(
+            self.__dict__, lines=[], dead=asyncio.Event(), runs={}, strike=lambda moment, name: False
+        )
+        return new
+
+    def transport(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Any:
+        """Send a request unless this call is dead; `strike` kills it before or after an upload."""
+        self._way = self._way or storage_transport()
+        name = body.split(b'"name": "', 1)[1].split(b'"', 1)[0].decode() if body else ""
+        if self.dead.is_set() or (name and self.strike("before", name)):
+            self.die()
+        answer = self._way(method, path, body, headers)
+        if name and self.strike("after", name):
+            self.die()
+        return answer
+
+    def die(self) -> None:
+        self.loop.call_soon_threadsafe(self.dead.set)
+        raise Killed("this call is dead")
+
+    async def __aenter__(self) -> "Controller":
+        self.loop = asyncio.get_running_loop()
+        health = Health(self.lines.append)
+        self.slices = [
+            Slice(one, self.folder, self.lines.append, health, lambda: bool(self.runs), self.transport)
+            for one in self.settings.of_slices()
+        ]
+        for slice in self.slices:
+            slice.cloud.patience = self.settings.lease
+        self.pool = Pool(self.slices, self.lines.append, health)
+        self.pool.runs = self.runs
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        if not self.dead.is_set():
+            await self.pool.close()
+        for slice in self.slices:
+            slice.stop.set()
+            await slice.cloud.close()
+
+    async def run(self, slot: str = "job", command: str = "true", **request: Any) -> Outcome:
+        """Run a job to its end, as Snakemake does: it is collected once its success was told."""
+        wanted = replace(REQUEST, slot=slot, label=slot, command=command, **request)
+        self.runs[slot] = run = JobRun(
+            wanted, self.pool, self.folder / "logs" / slot, self.settings, self.lines.append
+        )
+        outcome = await asyncio.wait_for(run.run(), PATIENCE)
+        if outcome.ok:
+            await run.collect()
+        self.runs.pop(slot)
+        return outcome
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self.lines)

@@ -1,0 +1,285 @@
+"""Jobs on the emulated pod without Snakemake: controllers, ends of launches, faults of the bucket and of slices."""
+
+import asyncio
+import json
+import re
+
+import pytest
+from calls import Controller
+
+from snakemake_executor_plugin_tpu import health, pool
+from snakemake_executor_plugin_tpu import slice as slices
+from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.worker.bucket import sign
+
+HANG = """python3 -c 'import time
+def inner(): time.sleep(600)
+inner()'"""
+
+
+@pytest.fixture
+def call(empty_pod, tmp_path):
+    return lambda **settings: Controller(empty_pod, tmp_path / "call", **settings)
+
+
+async def until(condition):
+    for _ in range(1200):
+        if condition():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it did not happen within a minute")
+
+
+def objects(pod, call):
+    """Return the names and contents of the pod's objects."""
+    prefix = call.settings.bucket.removeprefix("emulated/")
+    return {
+        blob.name: blob.download_as_bytes() for blob in pod.client().list_blobs("emulated", prefix=prefix)
+    }
+
+
+def test_jobs_of_one_and_of_all_hosts_end_with_their_codes_and_logs(call, tmp_path):
+    async def story():
+        async with call() as controller:
+            packed = [
+                controller.run(f"job{number}", f"echo line {number}; exit {number}") for number in range(4)
+            ]
+            ends = await asyncio.gather(*packed)
+            assert [outcome.ok for outcome in ends] == [True, False, False, False]
+            assert "ended with exit code 3 (exited). Its last lines:\n        line 3" in ends[3].message
+            assert "[job2 0] line 2" in controller.lines
+            ranks = "echo $RANK of $WORLD_SIZE $MARK in ${PWD##*/}; test $RANK != 2"
+            outcome = await controller.run(
+                "whole", f"export MARK=set; mkdir x; cd x; tpurun bash -c '{ranks}'", hosts=4
+            )
+            assert "rank 2 on w2 ended with exit code 1 (exited)" in outcome.message
+            assert {f"[whole {rank}] {rank} of 4 set in x" for rank in range(4)} <= set(controller.lines)
+            twice = "tpurun true && tpurun bash -c 'echo again $RANK'"
+            assert (await controller.run("twice", twice, hosts=4)).ok
+            assert "[twice 3] again 3" in controller.lines
+            assert (await controller.run("bar", "printf 'a\\rb\\033[31mc\\n'")).ok
+            assert "[bar 0] bc" in controller.lines
+
+    asyncio.run(story())
+
+
+def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, empty_pod, monkeypatch):
+    monkeypatch.setenv("SNAKEMAKE_TPU_TIMES", "silence=2 beat=0.5")
+
+    async def story():
+        async with call() as first:
+            assert (await first.run("one")).ok
+            second = first.again()
+            async with second:
+                assert "The pod is in use by the Snakemake of" in (await second.run("two")).message
+            third = first.again()
+            first.slices[0].control.times = {**first.slices[0].control.times, "poll": 5}  # it sleeps
+            async with third:
+                await asyncio.sleep(3)
+                assert (await third.run("three")).ok
+                outcome = await first.run("four")
+                assert not outcome.ok
+                assert re.search(
+                    "Another controller has taken the pod|in use by the Snakemake of", outcome.message
+                )
+                assert not any(
+                    "/jobs/four/" in name and name.endswith("start") for name in objects(empty_pod, first)
+                )
+
+    asyncio.run(story())
+
+
+@pytest.mark.full
+def test_a_cancelled_job_leaves_no_process(call, empty_pod):
+    async def story():
+        async with call() as controller:
+            running = asyncio.ensure_future(controller.run("job", f"tpurun {HANG}", hosts=4))
+            await until(
+                lambda: sum("time.sleep" in " ".join(h.jobs().values()) for h in empty_pod.hosts) == 4
+            )
+            await controller.runs["job"].cancel()
+            assert not (await running).ok
+            await until(lambda: not any(host.jobs() for host in empty_pod.hosts))
+            assert (await controller.run("next")).ok
+
+    asyncio.run(story())
+
+
+@pytest.mark.full
+def test_a_hang_is_stopped_with_the_stacks_of_all_ranks(call, tmp_path):
+    async def story():
+        async with call() as controller:
+            work = f"echo $TPU_LAUNCH > $TPU_PROGRESS_FILE; test $TPU_LAUNCH = 2 || tpurun {HANG}"
+            outcome = await controller.run("job", work, hosts=4, stall=2.0)
+            assert outcome.ok, outcome.message
+            logs = sorted((tmp_path / "call" / "logs" / "job" / "launch-1").glob("*.log"))
+            assert len(logs) == 4
+            assert all("in inner" in path.read_text() for path in logs)
+            assert "it made no progress for" in controller.output
+
+    asyncio.run(story())
+
+
+@pytest.mark.full
+def test_an_outage_and_lost_answers_cost_no_launch(call, empty_pod):
+    async def story():
+        proxy = empty_pod.gcs.proxy
+        async with call() as controller:
+            await controller.run("first")
+            running = [asyncio.ensure_future(controller.run(f"job{n}", f"sleep {n}")) for n in range(1, 4)]
+            await asyncio.sleep(0.7)
+            proxy.down = True
+            await asyncio.sleep(5)
+            proxy.down = False
+            proxy.lossy = True
+            more = [controller.run(f"lossy{n}", "echo hello") for n in range(3)]
+            ends = await asyncio.gather(*running, *more)
+            assert all(outcome.ok for outcome in ends), [outcome.message for outcome in ends]
+            assert "launching it again" not in controller.output
+
+    asyncio.run(story())
+
+
+def test_no_object_holds_a_secret_and_nobody_without_the_key_gives_commands(call, empty_pod):
+    async def story():
+        async with call() as controller:
+            secret = {"WANDB_API_KEY": "sesame-open-1234"}
+            echo = "tpurun bash -c 'test ${#WANDB_API_KEY} = 16'"
+            assert (await controller.run("job", echo, hosts=4, environment=secret)).ok
+            found = objects(empty_pod, controller)
+            assert len(found) > 20
+            assert not any(b"sesame" in content for content in found.values())
+            assert not any(
+                b"sesame" in path.read_bytes()
+                for host in empty_pod.hosts
+                for path in host.home.rglob("*.json")
+            )
+            name = next(name for name in found if name.endswith("hosts/1/assignment"))
+            document = json.loads(json.loads(found[name])["text"])
+            document |= {
+                "job": "evil",
+                "launch": 1,
+                "seq": document["seq"] + 1,
+                "argv": ["touch", "/tmp/evil"],
+            }
+            forged = sign(b"another key", "hosts/1/assignment", document)
+            empty_pod.client().bucket("emulated").blob(name).upload_from_string(forged)
+            log = empty_pod.hosts[1].home / ".snakemake-tpu" / "host.log"
+            await until(lambda: "Forged" in log.read_text())
+            assert not any("evil" in name for name in objects(empty_pod, controller))
+
+    asyncio.run(story())
+
+
+@pytest.mark.full
+def test_a_new_version_of_the_loop_reaches_the_hosts_of_a_living_pod(call, monkeypatch):
+    async def story():
+        async with call() as first:
+            assert (await first.run("one")).ok
+        code = slices.host_code()
+        monkeypatch.setattr(slices, "host_code", lambda: code + bytes(1))  # gzip ignores what follows
+        async with first.again() as second:
+            assert (await second.run("two")).ok
+            control = second.slices[0].control
+            assert {beat["code"] for beat in control.beats.values()} == {control.setup["code"]}
+
+    asyncio.run(story())
+
+
+@pytest.mark.full
+def test_a_failed_environment_ends_the_first_call_with_its_last_lines(call, tmp_path):
+    lock = tmp_path / "lock"
+    lock.write_text("no-such-package==1.0\n")
+
+    async def story():
+        async with call(requirements=str(lock)) as controller:
+            outcome = await controller.run("job")
+            assert "The jobs' environment cannot be made on the hosts of pod" in outcome.message
+            assert "uv could not be installed" in outcome.message
+
+    asyncio.run(story())
+
+
+@pytest.mark.full
+def test_trouble_of_a_slice_that_was_up_is_waited_for(call, empty_pod, monkeypatch):
+    monkeypatch.setattr(slices, "PAUSES", (0.2, 1.0))
+
+    async def story():
+        async with call() as controller:
+            running = asyncio.ensure_future(controller.run("job", "test $TPU_LAUNCH = 2 || sleep 600"))
+            await until(lambda: any(host.jobs() for host in empty_pod.hosts))
+            empty_pod.api.fail(2, "PERMISSION_DENIED", "for a moment", "CreateQueuedResource")
+            empty_pod.preempt()
+            outcome = await running
+            assert outcome.ok, outcome.message
+            assert controller.output.count("Jobs wait; next try in") == 2
+            assert controller.output.count("launching it again") == 1
+
+    asyncio.run(story())
+
+
+@pytest.mark.full
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path, monkeypatch):
+    async def story(pod):
+        async with Controller(pod, tmp_path / "call", slices=2) as controller:
+            go = tmp_path / "go"
+            work = f"test $TPU_LAUNCH = 2 || while ! test -e {go}; do sleep 0.1; done"
+            jobs = [controller.run(f"job{n}", work) for n in range(2)]
+            running = asyncio.gather(*jobs)
+            await until(lambda: all(host.jobs() for host in pod.hosts))
+            pod.preempt(name="pod-1")
+            await until(lambda: "launching it again" in controller.output)
+            go.touch()
+            ends = await running
+            assert sum(outcome.ok for outcome in ends) == 2, controller.output
+            assert controller.output.count("launching it again") == 1
+
+    with EmulatedPod(tmp_path / "pod", "v4-8", slices=2) as pod:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", pod.gcs.url)
+        asyncio.run(story(pod))
+
+
+@pytest.mark.full
+def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "CHECK_PAUSE", 0.2)
+
+    async def story():
+        bad = tmp_path / "bad"
+        bad.touch()
+        fails = f"case $HOME in *w1*) test ! -e {bad};; esac"
+        async with call(check_host=fails) as controller:
+            await controller.run("first")
+            ends = {}
+            for number in range(12):
+                ends[number] = await controller.run(f"job{number}", f"{fails}; sleep 0")
+                if "is set aside" in controller.output:
+                    break
+                busy = [controller.run(f"fill{number}-{n}", f"{fails}") for n in range(4)]
+                await asyncio.gather(*busy)
+            assert "w1 of pod is set aside: 2 jobs failed there" in controller.output
+            bad.unlink()
+            await until(lambda: "passed its check and serves again" in controller.output)
+
+    asyncio.run(story())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("trouble", ["rank", "aside"])
+def test_a_slice_with_a_bad_host_is_replaced_once_its_jobs_have_ended(call, monkeypatch, trouble):
+    async def story():
+        async with call() as controller:
+            assert (await controller.run("first")).ok
+            [slice] = controller.slices
+            node = slice.control.setup["node"]
+            if trouble == "aside":
+                monkeypatch.setattr(health, "LONG_SECONDS", 0.0)
+                controller.pool.health.set_aside(("pod", 2), "two jobs failed there")
+            for job in ("one", "two") if trouble == "rank" else ():
+                outcome = await controller.run(job, "tpurun bash -c 'test $RANK != 2'", hosts=4)
+                assert "rank 2 on w2" in outcome.message
+            assert (await controller.run("last", "tpurun true", hosts=4)).ok
+            assert slice.control.setup["node"] != node
+            assert "the slice is deleted and made anew" in controller.output
+
+    asyncio.run(story())
