@@ -10,6 +10,7 @@ from trm.backends.registry import open_backend
 from trm.backends.tpu import chips
 from trm.errors import UserError
 from trm.launch.jobs import shell_prefix
+from trm.pipeline.cloud import tpu_pod
 from trm.pipeline.settings import Settings, split
 
 HAS_XLA = importlib.util.find_spec("torch_xla") is not None
@@ -120,5 +121,7 @@ def test_chips_are_recognised_as_torch_xla_does():
 )
 def test_a_profile_tells_every_job_its_device(profile, said):
     config = yaml.safe_load((Path(__file__).parents[2] / f"profiles/{profile}/workflow.yaml").read_text())
+    if profile == "tpu":  # whose config.yaml names the slice
+        config |= tpu_pod("v4-64").settings
     assert said in shell_prefix(split(config)[0])
     assert "TRM_BACKEND" not in shell_prefix(Settings())

@@ -172,7 +172,7 @@ def test_from_tasks_to_the_figure(folder, tmp_path):
     save(collect(spec), tmp_path / "arc.csv")
     with styled():
         drawing = draw(FIGURE.validate_python({"kind": "votes"}), [load(tmp_path / "arc.csv")], [])
-    assert drawing.sentence.startswith("The share of tasks solved is ")
+    assert drawing.sentence.startswith("Share of tasks solved with no vote: the task as it is is 0.0 % ")
     assert "5 tasks in all." in drawing.sentence
     assert "in 4 versions" in drawing.caption
     assert len(drawing.canvas.axes[1].get_yticklabels()) == 5
