@@ -17,7 +17,7 @@ def test_from_result_files_to_a_figure(study: Path, tmp_path: Path, monkeypatch,
     ):
         assert main(words.split()) == 0
     assert main(["plot", "--spec", law, "--table", "t.csv", "--fit", "f.json", "--out", "law.pdf"]) == 0
-    assert "Error falls as a power law" in capsys.readouterr().out
+    assert "Error falls as training compute to the power −0.6" in capsys.readouterr().out
     files = "f.json fit.spec.json law.json law.pdf law.png t.csv t.csv.curves.csv t.csv.json"
     assert " ".join(sorted(path.name for path in tmp_path.iterdir())) == files
 

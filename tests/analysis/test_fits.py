@@ -148,10 +148,10 @@ def test_configurations_of_equal_cost_are_points_of_their_own() -> None:
     spec = FitSpec(x="train_flops", y="cross_entropy", best=True, bootstrap=1000)
     group = fit_table(table, spec)["groups"][0]
     assert group["means"]["seeds"] == [6] * 6
-    assert group["means"]["y"][0] == pytest.approx(0.660, abs=0.001)
+    assert group["means"]["y"][0] == pytest.approx(0.601, abs=0.001)
     law = group["forms"]["power_law"]
-    assert law["parameters"]["a"] == pytest.approx(0.592, abs=0.001)
-    assert law["intervals"]["a"] == pytest.approx([0.551, 0.771], abs=0.02)
+    assert law["parameters"]["a"] == pytest.approx(0.597, abs=0.001)
+    assert law["intervals"]["a"] == pytest.approx([0.538, 0.690], abs=0.02)
 
 
 def test_points_of_two_experiments_that_share_a_run_are_one(tables: dict[str, Table]) -> None:
@@ -188,7 +188,7 @@ def test_perfect_and_hopeless_points_are_shown_but_not_fitted(tmp_path: Any) -> 
     table = table_with(tmp_path, lambda config: errors[config.data.train_puzzles or 0], points)
     group = group_of(table)
     reasons = {item["x"][0]: item["why"] for item in group["exclusions"]}
-    assert "hardly anything learned" in reasons[10]
+    assert reasons[10] == "error above 90 %"
     assert "test set resolves" in reasons[1000]
     assert group["points"] == 3
     assert any("half a test puzzle" in note for note in group["notes"])
@@ -244,9 +244,11 @@ def test_the_best_learning_rate_follows_the_batch(tmp_path: Any) -> None:
     spec = FitSpec(form="optimum", x="training.lr", second="training.batch_size", bootstrap=200)
     group = fit_table(table_with(tmp_path, error, points), spec)["groups"][0]
     assert [item["edge"] for item in group["optima"]] == [False, False, False, True]
-    low, high = group["law"]["intervals"]["a"]
+    law = group["laws"]["x"]
+    low, high = law["interval"]
     assert low - 0.05 < 0.5 < high + 0.05  # one draw of a 95 % interval
-    assert group["law"]["points"] == 3
+    assert law["points"] == 3
+    assert law["doubts"] == ["3 optima inside the grid are too few for a power law"]
 
 
 def test_the_repeated_data_law_is_fitted_over_both_experiments(tables: dict[str, Table]) -> None:

@@ -19,7 +19,8 @@ from trm.analysis.notebook import Picture
 from trm.analysis.report import build
 from trm.analysis.specs import ReportSpec
 from trm.analysis.tables import Table
-from trm.io import dump
+from trm.io import dump, sha256_file
+from trm.study.records import sealed
 
 GOLDEN = Path(__file__).with_name("report_words.json")
 EXPERIMENTS: dict[str, dict[str, Any]] = {
@@ -80,8 +81,13 @@ def spec(study: Path, tables: dict[str, Table], tmp_path_factory: pytest.TempPat
             with styled():
                 facts = words_of(draw(wanted, given, fits))
             path = out / f"{name}-{index}.pdf"
+            path.write_bytes(b"")
             path.with_suffix(".png").write_bytes(pixel.getvalue())
-            path.with_suffix(".json").write_text(dump({**facts, "svg": "", "narrow": ""}))
+            own = {
+                "name": path.stem,
+                "sha256": {end: sha256_file(path.with_suffix(end)) for end in (".pdf", ".png")},
+            }
+            path.with_suffix(".json").write_text(dump(sealed({**facts, **own, "svg": "", "narrow": ""})))
             files["figures"].append(str(path))
             for number, fit in enumerate(fits):
                 (out / f"{name}-{index}-{number}.json").write_text(dump(fit))

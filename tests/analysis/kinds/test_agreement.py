@@ -11,7 +11,7 @@ def test_runs_agree_or_do_not() -> None:
     far = Agreement("CUDA", {"loss": 0.1}, {"loss": 0.2})
     text = agreement_sentence([first, same, near, far])
     assert "plain is bit-identical to CPU" in text
-    assert "XLA agrees with CPU: loss differs by" in text
+    assert "XLA agrees with CPU. Its loss differs by" in text
     assert "CUDA does not agree with CPU" in text
 
 

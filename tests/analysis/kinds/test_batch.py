@@ -2,11 +2,11 @@
 
 import pandas as pd
 import pytest
-from trm.analysis.claims import sentences
 
 from tests.analysis.conftest import Drawn
+from trm.analysis.findings import told
 from trm.analysis.kinds.batch import noise_scale, reached
-from trm.analysis.laws import claims_of_fit
+from trm.analysis.laws import findings_of_fit
 
 
 def test_a_doubtful_critical_batch_is_not_claimed() -> None:
@@ -18,12 +18,11 @@ def test_a_doubtful_critical_batch_is_not_claimed() -> None:
     }
     group = {"chosen": "critical_batch", "forms": {"critical_batch": form}, "doubts": []}
     fit = {"spec": {"form": "critical_batch", "y": "steps_to_80"}, "groups": [group]}
-    assert sentences(claims_of_fit(fit)) == (
-        "At the target of 80 %, the critical batch is 82 [58, 111] puzzles, and no batch takes fewer than 562 "
-        "[461, 684] steps."
-    )
+    assert told(findings_of_fit(fit)) == "At the target of 80 %, the critical batch is 82 [58, 111] puzzles."
     fit["groups"] = [{**group, "doubts": ["2 points cannot test it"]}]
-    assert "we claim no critical batch: 2 points cannot test it." in sentences(claims_of_fit(fit))
+    (found,) = findings_of_fit(fit)
+    assert found.text == "At the target of 80 %, no critical batch is established; 2 points cannot test it."
+    assert not found.sign
 
 
 def test_the_noise_scale_is_the_one_that_training_measured() -> None:

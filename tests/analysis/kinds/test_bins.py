@@ -28,13 +28,14 @@ def test_a_rating_has_its_tasks_name(drawn: Drawn, tables: dict[str, Table], mon
     sudoku = drawn("mixer", kind="bins", by="rating")
     tables["mixer"].rows["data.task"] = "maze"
     maze = drawn("mixer", kind="bins", by="rating")
-    assert "exact accuracy is 40.0 % [27.6, 53.8] (difficulty rating 20–21)" in sudoku.sentence
-    assert "40.0 % [27.6, 53.8] (length of the shortest path 20–21)" in maze.sentence
+    assert "exact accuracy with difficulty rating 20–21 is 40.0 % [27.6, 53.8]" in sudoku.sentence
+    assert "exact accuracy with length of the shortest path 20–21 is 40.0 % [27.6, 53.8]" in maze.sentence
 
 
 def test_it_is_drawn_where_puzzles_were_counted(drawn: Drawn, tables: dict[str, Table], monkeypatch) -> None:
     with pytest.raises(UserError, match="counted its puzzles by clues"):
         drawn("mixer", kind="bins")
     monkeypatch.setitem(tables, "mixer", counted(tables["mixer"], "clues", (20, 22, 24), 10))
-    wanted = "the exact accuracy is 20.0 % [11.2, 33.0] (20–21 clues) and 28.0 % [17.5, 41.7] (24–25 clues)."
-    assert wanted in drawn("mixer", kind="bins").sentence
+    sentence = drawn("mixer", kind="bins").sentence
+    assert "exact accuracy with 20–21 clues is 20.0 % [11.2, 33.0]." in sentence
+    assert "exact accuracy with 24–25 clues is 28.0 % [17.5, 41.7]." in sentence

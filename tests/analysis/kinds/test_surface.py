@@ -24,7 +24,7 @@ def words(chosen: str, *doubts: str) -> str:
 
 
 def test_supported_laws_in_words() -> None:
-    worth = "Worth of the augmented copies of a puzzle is 12 [8, 20] fresh puzzles at most."
+    worth = "The worth of the augmented copies of a puzzle is 12 [8, 20] fresh puzzles at most."
     assert worth in words("repeated_data")
     both = "Error falls as parameters to the power −0.5. Error falls as training compute to the power"
     assert both in words("joint")

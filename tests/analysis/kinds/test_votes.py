@@ -37,11 +37,11 @@ def drawing_of(*given):
 def test_the_figure_says_which_tasks_two_attempts_solve(tables):
     solved = {"fixed": (1, 0, 0, 0, 0), "vote_first": (1, 1, 0, 0, 0), "vote": (1, 1, 1, 1, 0)}
     drawing = drawing_of(tables["mixer"], solved)
-    shown = {claim.subject: round(claim.value, 6) for claim in drawing.claims}
+    shown = {finding.subject: round(finding.value, 6) for finding in drawing.findings}
     assert shown == {"no vote: the task as it is": 0.2, "vote, one attempt": 0.4, "vote, two attempts": 0.8}
     sentence = "Every seed solves recolour-5, flip-6, transpose-7 and fill-8. No seed solves move-9."
     assert sentence in drawing.sentence
-    assert "answered in 8 versions" in drawing.caption
+    assert "Each task in 8 versions" in drawing.caption
     flipped = {**solved, "vote": (0, 1, 1, 1, 1)}
     assert "No seed solves recolour-5" in drawing_of(tables["mixer"], flipped).sentence
 
@@ -62,7 +62,7 @@ def test_many_tasks_of_families_are_drawn_by_family(tables):
     drawing = drawing_of(tables["mixer"], FEW, many)
     assert len(drawing.canvas.axes) == 2
     assert "By family: fill 50.0 %, mirror 100.0 %." in drawing.sentence
-    assert "share of tasks solved" in drawing.caption
+    assert drawing.canvas.axes[1].get_xlabel() == "Tasks of it solved (%)"
 
 
 def test_without_votes_it_says_so(tables):
