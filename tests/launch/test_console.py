@@ -125,7 +125,7 @@ def test_it_ends_with_the_answers_of_the_figures(told, tmp_path):
     told.view.conclude(0)
     lines = told.text.splitlines()
     assert "Exact accuracy is 5.0 points higher." in lines
-    assert lines[-1].endswith("trained, all done in 0 s.")
+    assert lines[-1] == f"0 runs trained, all done in 0 s: {tmp_path / 'a.pdf'}"
 
 
 def test_elsewhere_than_on_a_terminal_it_is_never_silent_for_long(clock, told, log):
