@@ -229,7 +229,7 @@ def check_faults(there: Path, faults: tuple[str, ...], hosts: int, log: str, out
 
 def compare(here: Path, there: Path, pod: EmulatedPod, log: str, outcome: Outcome, version: str) -> None:
     """Compare the results from the pod with those of the local run."""
-    for name in ("results/plots/scaling_laws.pdf", "results/plots/scaling_laws.png", "results/report.html"):
+    for name in ("results/plots/data_size.pdf", "results/plots/data_size.png", "results/report.html"):
         file = there / name
         outcome.check(file.exists() and file.stat().st_size > 5000, f"{name} is on the local disk")
     resumed = [int(step) for step in re.findall(r"resumed from \S*step-0*(\d+)", log)]
