@@ -160,8 +160,9 @@ def test_a_panel_of_no_experiment_is_refused_unless_it_is_inherited(check):
 
     with pytest.raises(UserError, match="no experiment 'data_sise'; did you mean 'data_size'"):
         check(misspelt)
-    project = open_project({"study": "config/rehearsal.yaml"})
-    assert project.selection.figures["scaling_laws"].experiments == ("data_size",)
+    config = {"experiments": "isoflop", "sudoku_csv": f"gs://bucket/file#sha256={64 * '0'}"}
+    project = open_project({"study": "config/workstation.yaml", **config})
+    assert project.selection.figures["scaling_laws"].experiments == ("isoflop",)
 
 
 def test_an_experiment_that_needs_a_file_says_which(monkeypatch, capsys):
