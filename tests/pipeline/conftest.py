@@ -25,12 +25,13 @@ STUDY = {
         "model": {"d_model": 16, "h_cycles": 1, "l_cycles": 1, "halt_max_steps": 2, "puzzle_tokens": 1},
         "data": DATA | {"clues_min": 4, "train_puzzles": 20, "validation_puzzles": 8, "test_puzzles": 16},
         "training": {"batch_size": 8, "steps": 4, "warmup_steps": 1, "precision": "float32"},
-        "evaluation": {"train_puzzles": 8, "traces": 1, "restarts": [1, 2]},
+        "evaluation": {"train_puzzles": 8, "traces": 1},
     },
     "experiments": {
         "data_size": {
             "question": "How does the error fall with puzzles?",
             "grid": {"product": {"data.train_puzzles": [10, 20]}},
+            "evaluation": {"restarts": [1, 2]},
             "figures": [{"kind": "law", "x": "data.train_puzzles", "fit": "power_law"}],
         },
         "batch": {
