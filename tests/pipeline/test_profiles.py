@@ -39,7 +39,7 @@ def dry_run(checkout, profile: str, *words: str, **environment: str) -> subproce
     ("profile", "figure", "words", "at_once"),
     [
         ("gpu", FIGURE, (), 1),
-        ("local", "results/plots/training_compute.pdf", ("--cores", "1"), 1),
+        ("local", "results/plots/model_size.pdf", ("--cores", "1"), 1),
         ("slurm", FIGURE, ("--default-resources", "slurm_account=me"), 32),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_question_needs_no_account(checkout, tmp_path):
     sentence = (
         "config/cloud.yaml: pod is 'A Pod', but must be lower-case letters, digits and dashes (it may come from "
         "TRM_POD); set project (GOOGLE_CLOUD_PROJECT), zone (TRM_ZONE), bucket (TRM_BUCKET) there or in the "
-        "environment; get credentials by `gcloud auth application-default login`"
+        "environment; get credentials by `gcloud auth application-default login` (docs/cloud.md)"
     )
     planned = "Planned as if the bucket were empty. A real run needs it: "
     done = dry_run(checkout, "tpu", "baseline", TRM_POD="A Pod", **alone)

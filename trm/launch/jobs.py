@@ -119,7 +119,7 @@ class Jobs:
     def _counts_as_missing(self, path: str) -> None:
         """Have Snakemake make a file whose name is fixed, if it is not the one that the study asks for. Snakemake looks
         at its own records instead, which are of this folder only, and not consulted with `--rerun-triggers mtime`."""
-        if self._snakemake is not None and path in self.project.outdated:
+        if self._snakemake is not None and path in self.project.outdated and Path(path).exists():
             self._snakemake.dag.forcefiles.add(path)
 
     def tables_of_figure(self, stem: str) -> tuple[str, ...]:
