@@ -23,9 +23,14 @@ READ_AT_IMPORT = (
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
+def read_at_import(name: str) -> bool:
+    """Whether a variable has its effect when libraries are imported. Each command sets the folder of compiled programs."""
+    return name.startswith(READ_AT_IMPORT) and name != "TORCHINDUCTOR_CACHE_DIR"
+
+
 def start(environment: dict[str, str]) -> dict[str, object]:
     """What a child inherits from the server and cannot change."""
-    variables = {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
+    variables = {name: value for name, value in environment.items() if read_at_import(name)}
     mask = os.umask(0)
     os.umask(mask)
     return {"python": sys.executable, "trm": __file__, "variables": variables, "mask": mask}
