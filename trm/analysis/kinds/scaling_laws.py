@@ -86,11 +86,11 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         shown.append(drawn)
     _one_scale(cells, list(np.ravel(axes)))
     common.aligned_headings(headings)
-    if not shown:
-        raise UserError("no panel of scaling_laws has both its table and its fit")
+    # panels without anything to draw say why; runs that solve nothing must not end the study
+    rows = [rows for drawn in shown for rows in drawn.rows] or [table.rows for table in tables]
     return common.Drawing(
         figure,
-        pd.concat([rows for drawn in shown for rows in drawn.rows]),
+        pd.concat(rows),
         title="Scaling laws",
         caption="Diamonds: minimum of each budget's parabola. The largest budget is predicted from the others.",
         findings=[finding for drawn in shown for finding in drawn.findings],
