@@ -24,7 +24,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 
 
 def read_at_import(name: str) -> bool:
-    """Whether a variable has its effect when libraries are imported. Each command sets the folder of compiled programs."""
+    """Whether a variable has its effect when libraries are imported. Every command sets torch's cache by itself."""
     return name.startswith(READ_AT_IMPORT) and name != "TORCHINDUCTOR_CACHE_DIR"
 
 
