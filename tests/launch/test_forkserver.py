@@ -149,8 +149,9 @@ def test_a_server_that_dies_with_an_unread_request_leaves_the_job_to_itself(monk
                 os.close(file)
 
         monkeypatch.setenv(FOLDER, folder)
-        thread = threading.Thread(target=die)
+        thread = threading.Thread(target=die, daemon=True)
         thread.start()
         assert run_elsewhere(["study", "run"]) is None  # it asks no server
-        assert run_elsewhere(["study", "publish", "--help"]) is None
-        thread.join()
+        assert run_elsewhere(["plot", "--help"]) is None
+        thread.join(timeout=60)
+        assert not thread.is_alive()

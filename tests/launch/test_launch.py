@@ -72,7 +72,7 @@ def test_locks_of_a_controller_that_was_a_slurm_job_stay_until_the_job_has_ended
     tmp_path, monkeypatch, answer, own, stay
 ):
     squeue, path = tmp_path / "squeue", tmp_path / ".snakemake/trm-run.lock"
-    squeue.write_text(f"#!/bin/sh\n[ $6$7 = --jobs=12--clusters=alpha ] || exit 1\n{answer}\n")
+    squeue.write_text(f"#!/bin/sh\n[ $5$6 = --jobs=12--clusters=alpha ] || exit 1\n{answer}\n")
     squeue.chmod(0o755)
     number, _, cluster = own.partition("@")
     here = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": number, "SLURM_CLUSTER_NAME": cluster}
@@ -173,12 +173,12 @@ def test_a_profile_that_is_not_utf8_is_named_with_its_line(tmp_path, capsys):
     assert f"{tmp_path}/config.yaml, line 2: not UTF-8 text" in capsys.readouterr().err
 
 
-def test_a_figure_with_the_name_of_another_experiments_is_refused(tmp_path, monkeypatch, capsys):
+def test_a_figure_with_the_name_of_another_experiments_is_refused(tmp_path, monkeypatch):
     study = copy.deepcopy(STUDY)
     study["experiments"]["data_size"]["figures"][0]["name"] = "Batch"
     monkeypatch.chdir(new_project(tmp_path, study).folder)
-    assert main(["study", "spec", "report", "--out", "spec.json"]) == 2
-    assert "data_size and batch both have a figure named batch" in capsys.readouterr().err
+    with pytest.raises(UserError, match="data_size and batch both have a figure named batch"):
+        list(open_project({}).selection.figures)
 
 
 def test_set_reaches_the_runs_and_a_dry_run_says_what_they_cost(fresh):
@@ -196,7 +196,7 @@ def test_one_point_of_an_experiment_and_a_home_that_cannot_be_written(fresh, mon
     assert result.returncode == 0, result.stderr
     jobs = job_stats(result.stdout)
     assert jobs["train"] == 2
-    assert "publish" not in jobs
+    assert "plot" not in jobs
     assert "2 runs to train" in result.stderr
     assert (fresh.folder / ".snakemake/cache").is_dir()
 
@@ -242,4 +242,4 @@ def test_the_workflow_can_be_a_module(tmp_path):
         f'configfile: "config/config.yaml"\nmodule trm:\n    snakefile: "{ROOT}/Snakefile"\n    config: config\n'
         "use rule * from trm\n"
     )
-    assert Project(tmp_path).would_run("baseline")["train"] == 12
+    assert Project(tmp_path).would_run("baseline")["train"] == 18

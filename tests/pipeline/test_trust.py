@@ -146,7 +146,7 @@ def verify(project, capsys):
 def test_sound_results_are_verified(built, capsys):
     code, said = verify(built, capsys)
     assert code == 0
-    assert "6 runs, 6 evaluations, 2 tables" in said
+    assert "6 runs, 8 evaluations, 2 tables" in said
     assert "all checksums match" in said
 
 

@@ -57,8 +57,9 @@ def send(connection: socket.socket, request: bytes) -> None:
 def run_elsewhere(arguments: list[str]) -> int | None:
     """Run `trm ARGUMENTS` in a child of a server and return its exit code; None if no server accepts it."""
     folder = os.environ.get(FOLDER)
-    named = {" ".join(arguments[:1]), " ".join(arguments[:2])}
-    kind = next((kind for kind, commands in COMMANDS.items() if named.intersection(commands)), None)
+    kind = next(
+        (kind for kind, commands in COMMANDS.items() if arguments[:1] and arguments[0] in commands), None
+    )
     if not folder or not kind or "--workers" in arguments:
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -63,6 +63,7 @@ def wait_and_join() -> TextIO:
         )
         fcntl.flock(handle, fcntl.LOCK_EX)
     if problem := _foreign(handle):
+        handle.close()
         raise UserError(problem)
     _remove_stale_locks()
     _share(handle)
