@@ -230,7 +230,7 @@ def test_a_study_on_a_terminal_ends_with_its_findings_and_the_report(tmp_path):
     terminal = Terminal(project.folder)
     code, lines = terminal.end()
     assert code == 0
-    assert lines[0].startswith("- Exact accuracy is ")
+    assert lines[0].startswith("- Exact accuracy ")
     assert re.fullmatch(r"2 runs trained, all done in .*: results/report.html", lines[-1])
     assert len(lines) <= 8
     assert "of 2 runs" in terminal.text

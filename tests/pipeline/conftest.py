@@ -55,7 +55,7 @@ def one_run(steps: int, seeds: int = 1, scale: str = "laptop", **runtime: float)
     document = deepcopy(STUDY)
     own = document["scales"]["laptop"]
     document["scales"] = {scale: own | {"seeds": list(range(seeds)), "runtime": own["runtime"] | runtime}}
-    document["base"]["training"]["steps"] = steps
+    document["base"]["training"] |= {"steps": steps, "warmup_steps": min(1, steps - 1)}
     one = {"question": "One?", "figures": [{"kind": "curves"}]}
     return document | {"experiments": {"one": one}, "figures": []}
 

@@ -74,7 +74,7 @@ class Call:
 
 def test_a_run_of_an_earlier_recipe_is_said_and_its_result_names_what_made_it(tmp_path):
     """A raised RECIPE_VERSION gives runs other names, so the job that still runs is none of the new call's."""
-    folder = checkout(tmp_path / "study", short_study(tmp_path, steps=20))
+    folder = checkout(tmp_path / "study", short_study(tmp_path, steps=30))
     recipe = folder / "trm/study/fingerprint.py"
 
     with EmulatedPod(tmp_path / "pod", "v4-8") as pod:

@@ -99,8 +99,8 @@ def test_lost_records_and_times_evaluate_nothing_again(project):
         if not path.name.startswith("evaluation"):
             os.utime(path)
     assert "evaluate" not in project.would_run()
-    assert project.would_run("--forcerun", "train")["evaluate"] == 6
-    assert "\n6 runs: forced on the command line\n6 evaluations: of these runs\n" in project.said
+    assert project.would_run("--forcerun", "train")["evaluate"] == 8
+    assert "\n6 runs: forced on the command line\n8 evaluations: of these runs\n" in project.said
 
 
 def test_results_from_the_future_serve_after_the_clock_was_set_back(project):
@@ -118,7 +118,7 @@ def test_lost_data_sets_are_made_again_for_new_runs_only(project):
     assert project.would_run() == {}
     project.edit(set_in("scales", "laptop", "seeds", [0, 1, 2]))
     jobs = project.would_run()
-    assert (jobs["dataset"], jobs["train"], jobs["evaluate"]) == (2, 3, 3)
+    assert (jobs["dataset"], jobs["train"], jobs["evaluate"]) == (2, 3, 4)
     assert re.search(r"3 runs: new seeds of .*data_size \(config/laptop\.yaml:", project.said)
     assert "source" not in jobs
     shutil.rmtree(project.folder / "results/sources")
