@@ -131,7 +131,7 @@ def main(folder, out):
             save(Path(folder), Path(out), about, w, ema, table, starts)
             right = (definition.solve(definition.load(out), questions)[0] == answers).all(1).float().mean()
             line = f"step {len(losses)}/{TRAINING.steps}  loss {sum(losses[-100:]) / 100:.4f}"
-            print(f"{line}  unseen {100 * right:.1f} %  {time.monotonic() - began:.0f} s", flush=True)
+            print(f"{line}  validation {100 * right:.1f} %  {time.monotonic() - began:.0f} s", flush=True)
 
 
 def save(folder, out, about, w, ema, table, starts):

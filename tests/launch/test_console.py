@@ -23,7 +23,7 @@ ROW = {
     "perf/rows_per_second": 1234.0, "perf/flops_per_second": 5e9,
 }  # fmt: skip
 LINE = progress_line([ROW | {"step": 40, "eval/exact_accuracy": 0.125}, ROW], 100, 3723)
-"""Two steps after a validation: 12.5 % of unseen puzzles, half of those trained on."""
+"""Two steps after a validation: 12.5 % of the validation puzzles, half of those trained on."""
 
 
 def job(number, run="", rule="train", log="", text=None):
@@ -74,13 +74,22 @@ def told(tmp_path, monkeypatch):
 
 
 STARTED = {"event": "started"}
-PLAN = {"event": "plan", "runs": {"a": 10.0, "b": 30.0}, "others": 3, "at_once": 1, "start": 2.0}
+RUN = "restarts, Nsup 4, d 32, seed 0"
+NAMES = {"a": [*RUN.split(", ", 1), "4"]}
+PLAN = {
+    "event": "plan",
+    "runs": {"a": 10.0, "b": 30.0},
+    "names": NAMES,
+    "others": 3,
+    "at_once": 1,
+    "start": 2.0,
+}
 
 
 def test_the_last_line_of_a_runs_log_is_its_progress(tmp_path):
     log = tmp_path / "log"
     log.write_text(
-        f"--- before\n100 %  step 100/100  loss 9  unseen -  1 rows/s  0:00:00 left\n--- now\n{LINE}\n{LINE[:9]}"
+        f"--- before\n100 %  step 100/100  loss 9  validation -  1 rows/s  0:00:00 left\n--- now\n{LINE}\n{LINE[:9]}"
     )
     study = Progress()
     study.take(job(1, "a", log=log))
@@ -112,11 +121,6 @@ def test_elsewhere_than_on_a_terminal_a_finished_run_has_no_line_of_its_own(told
     assert told.text.splitlines() == ["2 runs to train, about 46 s left", "the slice was preempted"]
 
 
-def test_a_run_is_named_by_what_tells_it_from_others():
-    assert console.named("sudoku6-mlp-d32-T1n3-p20000a50-b64-s0-16cacbc7") == "d 32, seed 0,"
-    assert console.named("Table t") == "Table t"
-
-
 def test_it_ends_with_the_answers_of_the_figures(told, tmp_path):
     (tmp_path / "a.json").write_text('{"answer": "Exact accuracy is 5.0 points higher."}')
     told(STARTED, PLAN)
@@ -136,7 +140,7 @@ def test_elsewhere_than_on_a_terminal_it_is_never_silent_for_long(clock, told, l
     assert told.text.splitlines() == [
         "looking for what is to be done (30 s)",
         "2 runs to train, about 46 s left",
-        *["0/2 runs, a 42 %, validation 12.5 %, 1 other job, about 63 min left"] * 2,
+        *[f"0/2 runs, {RUN}, 42 %, validation 12.5 % (4 steps), 1 other job, about 63 min left"] * 2,
         "Stopping: each run writes its checkpoint.",
     ]
 
@@ -158,7 +162,7 @@ def test_the_panel_has_runs_and_times(log):
     for event in (STARTED, PLAN, job(1, "a", log=log), job(2, rule="table", text="Table t")):
         view.study.take(dict(event))
     view.console.print(view.panel())
-    shown, run = text.getvalue(), "42 %  loss 1.2500  validation 12.5 %  62 min left"
+    shown, run = text.getvalue(), "42 %  loss 1.2500  validation 12.5 % (4 steps)  62 min left"
     for words in ("about 63 min left", "0 of 2 runs", run, "Table t"):
         assert words in shown
     assert len(shown.splitlines()) == 5

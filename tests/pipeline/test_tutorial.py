@@ -62,7 +62,7 @@ def test_the_run_gives_the_files_and_a_longer_grid_trains_only_what_is_new(reade
     for pattern in re.findall(r"^\| `(results/[^`]*)`", PAGE, re.MULTILINE):
         assert list(reader.folder.glob(pattern)), pattern
     answer = json.loads((reader.folder / "results/plots/exploration.json").read_text())["answer"]
-    assert "no difference established" in answer.lower()
+    assert "no difference is established" in answer
     reader.study_path.write_text(GRID.sub(LONGER_GRID, study, count=1))
     second = as_text(shown(reader, PLAN))
     for line in SECOND_PLAN.strip().splitlines():

@@ -38,7 +38,8 @@ AGE = 1.0
 SILENCE = 30.0
 """Seconds between two lines of progress where the output is no terminal."""
 PROGRESS = re.compile(
-    r"^ *(\d+) %  step \d+/\d+  loss (\S+)  unseen +(-|[\d.]+ %).*  (\d+):(\d\d):(\d\d) left$", re.MULTILINE
+    r"^ *(\d+) %  step \d+/\d+  loss (\S+)  validation +(-|[\d.]+ %).*  (\d+):(\d\d):(\d\d) left$",
+    re.MULTILINE,
 )
 """A line of `trm.training.history.progress_line`."""
 ERROR = re.compile(r"^\w+(Error|Exception)\b.*:$(?!\nAt least one job did not)", re.MULTILINE)
@@ -55,19 +56,13 @@ def replaces_output(arguments: list[str]) -> bool:
     return not any(map(RAW.fullmatch, arguments))
 
 
-def named(run: str) -> str:
-    """What tells a run from others, without the hash: `d 32, seed 0`; other jobs keep their name."""
-    found = re.search(r"-d(\d+)-.*-s(\d+)-[0-9a-f]{8}$", run)
-    return f"d {found[1]}, seed {found[2]}," if found else run
-
-
 class LastLine(NamedTuple):
     """What the last line of a run's log says."""
 
     percent: int
     loss: str
-    unseen: str
-    """Exact accuracy on the validation puzzles."""
+    validation: str
+    """Exact accuracy on the validation puzzles after the supervision steps of training."""
     left: float
     """Seconds."""
 
@@ -98,9 +93,9 @@ class Job:
             self.read, self.known = now, None
             found = PROGRESS.findall(_tail(Path(self.log)).rpartition("\n--- ")[2])  # of the last attempt
             if found:
-                percent, loss, unseen, hours, minutes, seconds = found[-1]
+                percent, loss, validation, hours, minutes, seconds = found[-1]
                 left = 3600.0 * int(hours) + 60 * int(minutes) + int(seconds)
-                self.known = LastLine(int(percent), loss, unseen, left)
+                self.known = LastLine(int(percent), loss, validation, left)
         return self.known
 
 
@@ -127,6 +122,8 @@ class Progress:
         self.began, self.started = time.monotonic(), False
         self.runs: dict[str, float] = {}
         """Seconds that each run to be trained should take."""
+        self.names: dict[str, list[str]] = {}
+        """Of each run to be trained: its experiment, its point with the seed, and its supervision steps."""
         self.at_once, self.start, self.others = 1, 0.0, 0
         self.running: dict[int, Job] = {}
         self.done: list[Job] = []
@@ -141,6 +138,7 @@ class Progress:
             self.started = True
         elif kind == "plan":
             self.runs, self.others = facts["runs"], facts["others"]
+            self.names = facts["names"]
             self.at_once, self.start = max(1, facts["at_once"]), facts["start"]
         elif kind == "job":
             number = facts.pop("id")
@@ -153,6 +151,16 @@ class Progress:
             self._expected += self.runs.get(job.run, 0.0) if trained else 0.0
             return job
         return None
+
+    def name_of(self, job: Job) -> str:
+        """`restarts, Nsup 4, d 32, seed 0` for a training; other jobs keep their name."""
+        return ", ".join(self.names.get(job.run, [])[:2]) or job.name if job.rule == "train" else job.text
+
+    def validation(self, job: Job, progress: LastLine) -> str:
+        """The latest validation of a training, with the supervision steps after which answers were read."""
+        steps = self.names.get(job.run, ["", "", ""])[2]
+        shown = f" ({steps} step{'s' * (steps != '1')})" if steps else ""
+        return f"validation {progress.validation}{shown}"
 
     def trained(self) -> int:
         return sum(job.rule == "train" for job in self.done)
@@ -270,8 +278,8 @@ class View:
             parts.append(f"{study.trained()}/{count(len(study.runs), 'run')}")
         if jobs:
             progress = jobs[0].progress() if jobs[0].rule == "train" else None
-            parts.append(named(jobs[0].name) + (f" {progress.percent} %" if progress else ""))
-            parts += [f"validation {progress.unseen}"] if progress else []
+            parts.append(study.name_of(jobs[0]) + (f", {progress.percent} %" if progress else ""))
+            parts += [study.validation(jobs[0], progress)] if progress else []
         parts += [count(len(jobs) - 1, "other job")] if len(jobs) > 1 else []
         return ", ".join([*parts, self._left()])
 
@@ -299,14 +307,13 @@ class View:
         running = sorted(study.running.values(), key=lambda job: (job.rule != "train", job.started))
         for job in running[:SHOWN]:
             progress = job.progress() if job.rule == "train" else None
-            name = job.run if job.rule == "train" else job.text
+            name = study.name_of(job)
             if progress:
-                percent, loss, unseen, left = progress
-                table.add_row(
-                    name, f"{percent} %", f"loss {loss}", f"validation {unseen}", f"{seconds_text(left)} left"
-                )
+                measured = study.validation(job, progress)
+                left = f"{seconds_text(progress.left)} left"
+                table.add_row(name, f"{progress.percent} %", f"loss {progress.loss}", measured, left)
             else:
-                table.add_row(Text(job.name, style="dim"), "", "", "", "")
+                table.add_row(Text(name, style="dim"), "", "", "", "")
         if len(running) > SHOWN:
             table.add_row(Text(f"and {len(running) - SHOWN} more", style="dim"), "", "", "", "")
         rows.append(table)

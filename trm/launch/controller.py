@@ -200,7 +200,8 @@ class Events:
         return None
 
     def _plan(self) -> dict[str, Any]:
-        """Runs that will be trained with the seconds that they should take, the number of other jobs, jobs at once."""
+        """Runs that will be trained with the seconds that they should take and their names for people, the number of
+        other jobs, jobs at once."""
         jobs = list(self._snakemake.dag.needrun_jobs())
         estimates = Estimates(self._project)
         runs = [job.wildcards.run for job in jobs if job.rule.name == "train"]
@@ -208,6 +209,7 @@ class Events:
         return {
             "event": "plan",
             "runs": seconds,
+            "names": {run: words for run, words in self._project.names_in_words().items() if run in seconds},
             "others": len(jobs) - len(runs),
             "at_once": plan.at_once(self._snakemake, self._project),
             "start": estimates.hardware.start,

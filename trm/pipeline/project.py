@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from trm.analysis.origin import is_current
 from trm.analysis.specs import Check
+from trm.analysis.words import point_name
 from trm.errors import UserError
 from trm.io import sha256_file
 from trm.pipeline.catalogue import Catalogue, Figure
@@ -54,6 +55,17 @@ class Project:
     @property
     def runs(self) -> dict[str, Run]:
         return self.study.runs
+
+    def names_in_words(self) -> dict[str, tuple[str, str, str]]:
+        """Of each run: the first selected experiment that has it, its point with the seed, its supervision steps."""
+        found: dict[str, tuple[str, str, str]] = {}
+        for name in self.selection.experiments:
+            for point in self.study.experiment(name).points:
+                label = " ".join(point_name(point.label).replace("=", " ").split())
+                for run in point.runs:
+                    words = ", ".join(filter(None, (label, f"seed {run.config.seed}")))
+                    found.setdefault(run.name, (name, words, str(run.config.model.halt_max_steps)))
+        return found
 
     def check_figures(self) -> None:
         """Check every figure, which only a main process needs. UserError: names the figure and its fault."""

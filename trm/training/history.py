@@ -41,13 +41,13 @@ def duration(seconds: float) -> str:
 
 
 def progress_line(rows: Sequence[Row], steps: int, seconds_left: float) -> str:
-    """One line for the console: the last of `rows`, with the exact accuracy of the latest validation ("unseen")."""
+    """One line for the console: the last of `rows`, with the exact accuracy of the latest validation."""
     row = rows[-1]
     known = (value for past in reversed(rows) if (value := past.get("eval/exact_accuracy")) is not None)
-    unseen = next(known, None)
+    validated = next(known, None)
     step = int(row["step"])
     line = f"{100 * step // steps:3d} %  step {step}/{steps}  loss {row['train/loss']:.4f}"
-    line += "  unseen " + ("   -  " if unseen is None else f"{100 * unseen:5.1f} %")
+    line += "  validation " + ("   -  " if validated is None else f"{100 * validated:5.1f} %")
     line += f"  {row['perf/rows_per_second']:,.0f} rows/s  {flops_text(row['perf/flops_per_second'])}/s"
     return line + f"  {duration(seconds_left)} left"
 
