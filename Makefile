@@ -20,6 +20,9 @@ RUN := $(BIN)/python -m trm study run --profile profiles/local
 # --no-compile: Python compiles the third of torch that is imported at its first import.
 pip = $(1)/bin/python -m pip install --quiet --disable-pip-version-check
 uv = $(1)/bin/python -m uv pip install --quiet --python $(1)/bin/python
+# what installers print goes to a file, and is shown where they fail
+log = >>$(1)/setup.log 2>&1
+shown = { tail -n 30 $(1)/setup.log >&2; echo "The whole output: $(1)/setup.log" >&2; exit 1; }
 
 # Builds of torch for other drivers, by uv: make envs CUDA=cu126, or CUDA=cpu (docs/cluster.md)
 TORCH_OPTIONS = $(if $(CUDA),--torch-backend=$(CUDA) --reinstall-package torch)
@@ -52,14 +55,17 @@ unexport PYTHONDONTWRITEBYTECODE
 $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt $(if $(OTHER_BUILD),again)
 	@$(PYTHON) -c "$$PYTHON_CHECK"
 	@echo "Setting up $(VENV) (about 2 GB, with CUDA 5.6 GB; one to three minutes)"
-	$(PYTHON) -m venv $(VENV)
-	@$(call pip,$(VENV)) uv==0.13.9 || echo "uv cannot be installed; pip installs the rest, which takes longer"
-	$(call uv,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock || \
-	  $(call pip,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock
+	@$(PYTHON) -m venv $(VENV)
+	@$(call pip,$(VENV)) uv==0.13.9 $(call log,$(VENV)) || \
+	  echo "uv cannot be installed; pip installs the rest, which takes longer"
+	@$(call uv,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock $(call log,$(VENV)) || \
+	  $(call pip,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock $(call log,$(VENV)) || \
+	  $(call shown,$(VENV))
 	@$(BIN)/python -c "$$PATH_FILE"
-	$(BIN)/python -m trm.checks.setup & \
-	  $(call $(if $(CUDA),uv,pip),$(VENV)) $(if $(CUDA),,--no-compile) $(TORCH_OPTIONS) -r envs/cpu/torch.txt; \
-	  installed=$$?; wait $$!; exit $$installed
+	@$(BIN)/python -m trm.checks.setup & \
+	  $(call $(if $(CUDA),uv,pip),$(VENV)) $(if $(CUDA),,--no-compile) $(TORCH_OPTIONS) -r envs/cpu/torch.txt \
+	    $(call log,$(VENV)); \
+	  installed=$$?; wait $$!; [ $$installed = 0 ] || $(call shown,$(VENV))
 	@$(BIN)/python -m trm.checks.speed
 	$(if $(CUDA),@echo $(CUDA) >$(VENV)/.cuda)
 	@touch $@
@@ -67,9 +73,10 @@ $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt $(if $(OTHER_BUILD
 $(TPU_VENV)/.ready: envs/tpu/requirements.lock
 	@$(PYTHON) -c "$$PYTHON_CHECK"
 	@echo "Setting up $(TPU_VENV) for the tests of the TPU backend (about 7 GB, two to four minutes; XLA=0 skips them)"
-	$(PYTHON) -m venv $(TPU_VENV)
-	@$(call pip,$(TPU_VENV)) uv==0.13.9 || true
-	$(call uv,$(TPU_VENV)) -r envs/tpu/requirements.lock || $(call pip,$(TPU_VENV)) -r envs/tpu/requirements.lock
+	@$(PYTHON) -m venv $(TPU_VENV)
+	@$(call pip,$(TPU_VENV)) uv==0.13.9 $(call log,$(TPU_VENV)) || true
+	@$(call uv,$(TPU_VENV)) -r envs/tpu/requirements.lock $(call log,$(TPU_VENV)) || \
+	  $(call pip,$(TPU_VENV)) -r envs/tpu/requirements.lock $(call log,$(TPU_VENV)) || $(call shown,$(TPU_VENV))
 	@$(TPU_VENV)/bin/python -c "$$PATH_FILE"
 	@touch $@
 
