@@ -2,7 +2,7 @@
 # make study      the larger laptop study (about two hours)
 # make fetch      download what the report of a scale reads (SCALE=gpu), for compute nodes without internet
 # make test       the core tests, on any machine, a few minutes
-# make test-all   every test: emulated pod, Slurm, browser, TPU backend (a second environment of 7 GB)
+# make test-all   every test: emulated pod, Slurm, browser, TPU backend (a second environment of 8 GB)
 # make lint       ruff, types, snakefmt, snakemake --lint, generated files, the language of documents and messages
 # make schema     write the generated files, after a new experiment, task, optimiser, setting or kind of figure
 # make rehearsal  the pipeline on an emulated TPU pod, with a bad host, a preemption and a hang
@@ -72,7 +72,7 @@ $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt $(if $(OTHER_BUILD
 
 $(TPU_VENV)/.ready: envs/tpu/requirements.lock
 	@$(PYTHON) -c "$$PYTHON_CHECK"
-	@echo "Setting up $(TPU_VENV) for the tests of the TPU backend (about 7 GB, two to four minutes; XLA=0 skips them)"
+	@echo "Setting up $(TPU_VENV) for the tests of the TPU backend (about 8 GB, two to four minutes; XLA=0 skips them)"
 	@$(PYTHON) -m venv $(TPU_VENV)
 	@$(call pip,$(TPU_VENV)) uv==0.13.9 $(call log,$(TPU_VENV)) || true
 	@$(call uv,$(TPU_VENV)) -r envs/tpu/requirements.lock $(call log,$(TPU_VENV)) || \
