@@ -28,6 +28,7 @@ def pod(tmp_path_factory):
 def empty_pod(pod):
     """Return the servers without a pod, which the plugin creates, and without planned faults."""
     pod.remove()
+    pod.api.created_nodes = 0
     yield pod
     pod.remove()
 
