@@ -1,5 +1,5 @@
 """`isoflop`: a metric against width, or another choice, at equal training compute, and how its best value and the loss
-there change with compute."""
+there change with compute, or with another variable at one budget."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ GROUND, LIGHT = 0.95, 0.12
 
 
 class Spec(Figure):
-    """A parabola for each budget, its vertex, and the power laws through the vertices (Hoffmann et al. 2022)."""
+    """A parabola for each budget, its vertex, and the power laws through the vertices (Hoffmann et al. 2022).
+
+    With another `equal`, `where` should leave one budget: the figure then shows what replaces what at equal compute.
+    """
 
     kind: Literal["isoflop"] = "isoflop"
     reading: ClassVar[str] = "each curve spends one budget in several ways; the diamond is the best"
     best: Column = "model.d_model"
     """What is spent more or less of at equal compute."""
+    equal: Column = BUDGET
+    """What the runs of a curve have in common."""
     y: Metric = "cross_entropy"
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        keys: dict[str, Any] = {"x": self.best, "second": BUDGET, "y": self.y, "where": self.where}
+        keys: dict[str, Any] = {"x": self.best, "second": self.equal, "y": self.y, "where": self.where}
         return (FitSpec(experiments=(experiment,), form="isoflop", **keys),)
 
 
@@ -38,16 +43,18 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     fit = common.fit_of(fits, spec.fits(table.experiment)[0])
     group, best = fit["groups"][0], noun(spec.best)
     figure, axes = common.panels(3, 2.7)
-    rows = curves(axes[0], spec, table, group, "best")
+    rows = curves(axes[0], spec, table, group, spec.equal)
     common.heading(axes[0], sentence(f"{noun(spec.y)} at equal compute"))
     for axis, key, column in ((axes[1], "best", spec.y), (axes[2], "x", spec.best)):
         common.heading(axis, sentence(f"{'lowest ' if key == 'best' else 'best '}{noun(column)}"))
-        growth(axis, group, key, column, BUDGET)
+        growth(axis, group, key, column, spec.equal)
+    budget = spec.equal == BUDGET
     return common.Drawing(
         figure,
         rows,
-        title=f"Where compute is best spent: {best} or steps",
-        caption="Each curve is a parabola through one training budget, light to dark; diamonds are its minimum.",
+        title=f"Where compute is best spent: {best} or {'steps' if budget else noun(spec.equal)}",
+        caption=f"Each curve is a parabola through {'one training budget' if budget else 'equal ' + noun(spec.equal)}, "
+        "light to dark; diamonds are its minimum.",
         findings=findings_of_fit(fit),
         carried=group["runs"],
     )
@@ -62,12 +69,14 @@ def shades(group: Mapping[str, Any]) -> dict[float, Any]:
     return {budget: colormaps["cividis_r"](place) for budget, place in zip(budgets, places)}
 
 
-def curves(axes: Axes, spec: Any, table: Table, group: Mapping[str, Any], key: str = "best") -> pd.DataFrame:
-    """The metric against the choice, a curve a budget, named at its end; returns the rows shown."""
-    rows: pd.DataFrame = common.rows_of(table, spec.where, spec.y, spec.best, BUDGET)
+def curves(
+    axes: Axes, spec: Any, table: Table, group: Mapping[str, Any], equal: str = BUDGET
+) -> pd.DataFrame:
+    """The metric against the choice, a curve a value of `equal`, named at its end; returns the rows shown."""
+    rows: pd.DataFrame = common.rows_of(table, spec.where, spec.y, spec.best, equal)
     colours = shades(group)
     values = common.positive(rows, spec.y)
-    rows = rows.assign(_budget=_nearest(rows[BUDGET].to_numpy(float), list(colours)), _y=values)
+    rows = rows.assign(_budget=_nearest(rows[equal].to_numpy(float), list(colours)), _y=values)
     point = rows.groupby([name for name in SAME if name in rows], dropna=False).ngroup()
     means = stats.pooled_log_intervals(values, point.to_numpy())
     for item in group.get("optima", []):
