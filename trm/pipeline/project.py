@@ -59,7 +59,7 @@ class Project:
     def names_in_words(self) -> dict[str, tuple[str, str, str]]:
         """Of each run: the first selected experiment that has it, its point with the seed, its supervision steps."""
         found: dict[str, tuple[str, str, str]] = {}
-        for name in self.selection.experiments:
+        for name in dict.fromkeys([*self.selection.experiments, *self.study.experiments]):
             for point in self.study.experiment(name).points:
                 label = " ".join(point_name(point.label).replace("=", " ").split())
                 for run in point.runs:
