@@ -337,6 +337,7 @@ def test_not_yaml_and_no_file(tmp_path, content, said):
         ({"training.epochs": -1}, "--set: training.epochs=-1 must be a finite number above 0"),
         ({"model.heads": 5, "model.mixer": "attention", "model.d_model": 64}, "--set"),
         ({"steps": 10}, "--set: unknown key 'steps'; did you mean 'training.steps'?"),
+        ({"evals": 3}, "--set: unknown key 'evals'; did you mean 'runtime.evals'?"),
     ],
 )
 def test_what_was_set_is_named_as_the_place_of_the_error(study, study_file, change, said):
