@@ -137,7 +137,9 @@ def test_all_bad_rows_are_counted_and_the_first_three_named(tmp_path, monkeypatc
     monkeypatch.setattr(csv_source, "BLOCK", 4)
     good, short = "made,.234341221434321,1234341221434321,0\n", "made,12,12,0\n"
     other = "made,2...34122143432.,1234341221434321,0\n"
-    (tmp_path / "bad.csv").write_text(HEADER + good + other + good + short + good * 5 + short * 2 + other + good)
+    (tmp_path / "bad.csv").write_text(
+        HEADER + good + other + good + short + good * 5 + short * 2 + other + good
+    )
     with pytest.raises(UserError, match=r"also bad: lines 5 and 11 \(5 bad lines in all\)$") as caught:
         build_source(csv_config(tmp_path / "bad.csv"), tmp_path / "out")
     assert "line 3: the answer contradicts a clue" in str(caught.value)

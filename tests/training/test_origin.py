@@ -144,7 +144,9 @@ def test_a_test_split_of_training_puzzles_is_refused_whatever_its_name(place, ma
 
 
 @pytest.mark.parametrize(("sample", "said"), [(2**17, None), (4, "with 4 of the 40 puzzles")])
-def test_a_part_of_the_training_puzzles_is_not_taken_for_all(place, sample, said, tmp_path, caplog, capsys, monkeypatch):
+def test_a_part_of_the_training_puzzles_is_not_taken_for_all(
+    place, sample, said, tmp_path, caplog, capsys, monkeypatch
+):
     """Every training puzzle of a set of common size is compared; of a sample, the number is told."""
     monkeypatch.setattr("trm.tasks.base.SAMPLE", sample)
     place = Place(tmp_path)

@@ -203,8 +203,8 @@ def _solve_many(args: argparse.Namespace) -> int:
     for (_, text), grid, given, *rest in zip(
         texts, grids, complete, right, steps, starts, solutions, strict=True
     ):
-        found = ("", "", "") if given else (int(rest[0]), *rest[1:3])
-        writer.writerow((text, grid, *found, SOLUTIONS[int(rest[3])]))
+        how = ("", "", "") if given else (int(rest[0]), *rest[1:3])
+        writer.writerow((text, grid, *how, SOLUTIONS[int(rest[3])]))
     if args.out:
         from trm.io import write_text
 

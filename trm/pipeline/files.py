@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath
 from typing import Any
 
 from trm.storage import SCHEMES, scheme_of
@@ -79,9 +79,9 @@ class Files:
         """Step of a run's newest complete checkpoint; 0: there is none."""
         folder, complete = f"results/checkpoints/{run}", "step-*/manifest.json"
         if not self.prefix:
-            found: Iterable[Path] = Path(folder).glob(complete)
+            found: Iterable[PurePath] = Path(folder).glob(complete)
         else:
-            names = map(PurePosixPath, self._names("results/checkpoints/"))
+            names = map(PurePath, self._names("results/checkpoints/"))
             found = (path for path in names if path.match(f"{folder}/{complete}"))
         return max((int(path.parent.name.split("-")[1]) for path in found), default=0)
 

@@ -287,8 +287,8 @@ def text(document: dict[str, Any]) -> str:
             lines.append(document["hint"])
     if resumed := document.get("resumed"):
         lines.append(
-            f"{count(resumed['runs'], 'run')} of these will go on from a checkpoint: {seconds_text(resumed['seconds'])} "
-            "of training are done, and not counted above"
+            f"{count(resumed['runs'], 'run')} of these will go on from a checkpoint: "
+            f"{seconds_text(resumed['seconds'])} of training are done, and not counted above"
         )
     if so_far := document.get("spent"):
         used = _priced(so_far["device_hours"], device, so_far["usd"])

@@ -87,7 +87,7 @@ def check_run(trained: TrainedModel, dataset: Dataset) -> bool:
 
 def is_own(trained: TrainedModel, dataset: Dataset) -> bool:
     """Whether the run was trained on this data set."""
-    return _said(trained)["identity"] == dataset.identity
+    return bool(_said(trained)["identity"] == dataset.identity)
 
 
 def check_unseen(trained: TrainedModel, dataset: Dataset, split: str) -> None:
@@ -110,11 +110,12 @@ def check_unseen(trained: TrainedModel, dataset: Dataset, split: str) -> None:
             f"that {trained.meta['run']} was trained on: give the run's own data set, or one without them"
         )
     if not all_known:
+        known = f"{len(seen):,} of the {f'{count:,}' if count else 'unknown number of'} puzzles"
         log.warning(
-            "the %s puzzles in %s were compared with %s of the %s puzzles that %s was trained on: no puzzle is in both, "
-            "but nothing is known of the other training puzzles",
-            split, dataset.folder, f"{len(seen):,}", f"{count:,}" if count else "unknown number of", trained.meta["run"],
-        )  # fmt: skip
+            "the %s puzzles in %s were compared with %s that %s was trained on: none is in both, but nothing is known "
+            "of the other training puzzles",
+            *(split, dataset.folder, known, trained.meta["run"]),
+        )
 
 
 def _check_identifiers(trained: TrainedModel, dataset: Dataset, said: dict[str, Any]) -> None:
@@ -131,8 +132,8 @@ def _check_identifiers(trained: TrainedModel, dataset: Dataset, said: dict[str, 
 
 def _said(trained: TrainedModel) -> dict[str, Any]:
     """The run's record; of one by an earlier version, what its config tells."""
-    known = {"identity": "", "identifiers": "", "puzzles": ""}
-    known |= {"train_puzzles": trained.config.data.train_puzzles}
+    known: dict[str, Any] = {"identity": "", "identifiers": "", "puzzles": ""}
+    known["train_puzzles"] = trained.config.data.train_puzzles
     if "data" not in trained.meta and (identity := _identity(trained)):
         known["identity"] = digest(identity)
     return {name: trained.meta.get("data", {}).get(name, value) for name, value in known.items()}
