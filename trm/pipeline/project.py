@@ -227,7 +227,9 @@ def check_axis(figure: Figure, experiments: Sequence[ResolvedExperiment], where:
     """Refuse a comparison of a single value, and a figure of what no point measures. UserError: names the figure and
     the key."""
     points, kind = [point for experiment in experiments for point in experiment.points], figure.spec.kind
-    keys = ["training.batch_size"] if kind == "batch" else [getattr(figure.spec, x) for x in AXES.get(kind, ())]
+    keys = (
+        ["training.batch_size"] if kind == "batch" else [getattr(figure.spec, x) for x in AXES.get(kind, ())]
+    )
     for x in keys:
         section, _, key = x.partition(".")
         if key not in getattr(getattr(RunConfig(), section, None), "__dict__", {}):  # known after the runs
@@ -243,7 +245,9 @@ def check_axis(figure: Figure, experiments: Sequence[ResolvedExperiment], where:
             f"{where}: figure {figure.stem}: a figure of kind {kind} needs evaluation.{measured}: set it"
         )
     if kind == "votes" and points and not any(spec_of(p.runs[0].config.data.task).votes for p in points):
-        raise UserError(f"{where}: figure {figure.stem}: a figure of kind votes needs data.task=arc: remove it")
+        raise UserError(
+            f"{where}: figure {figure.stem}: a figure of kind votes needs data.task=arc: remove it"
+        )
 
 
 def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
