@@ -70,6 +70,14 @@ def test_what_is_installed_by_name_has_a_version():
     assert [use for use in uses if not re.search(r"@[0-9a-f]{40} # v[0-9.]+$|^\./", use)] == []
 
 
+def test_a_release_has_the_version_of_its_tag():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    (command,) = (step["run"] for step in workflow["jobs"]["build"]["steps"] if "REF_NAME" in step.get("run", ""))
+    for tag, code in ((f"v{__version__}", 0), ("v0.0.1", 1)):
+        done = run("bash", "-c", command, cwd=ROOT, env={"GITHUB_REF_NAME": tag}, check=False)
+        assert done.returncode == code
+
+
 def test_the_lock_pins_every_direct_dependency():
     lock = (ROOT / "envs/cpu/requirements.lock").read_text()
     pinned = set(re.findall(r"^([A-Za-z0-9_.-]+)==", lock, re.MULTILINE))
