@@ -72,7 +72,9 @@ def test_what_is_installed_by_name_has_a_version():
 
 def test_a_release_has_the_version_of_its_tag():
     workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
-    (command,) = (step["run"] for step in workflow["jobs"]["build"]["steps"] if "REF_NAME" in step.get("run", ""))
+    (command,) = (
+        step["run"] for step in workflow["jobs"]["build"]["steps"] if "REF_NAME" in step.get("run", "")
+    )
     for tag, code in ((f"v{__version__}", 0), ("v0.0.1", 1)):
         done = run("bash", "-c", command, cwd=ROOT, env={"GITHUB_REF_NAME": tag}, check=False)
         assert done.returncode == code
