@@ -74,9 +74,8 @@ $(TPU_VENV)/.ready: envs/tpu/requirements.lock
 	@$(PYTHON) -c "$$PYTHON_CHECK"
 	@echo "Setting up $(TPU_VENV) for the tests of the TPU backend (about 8 GB, two to four minutes; XLA=0 skips them)"
 	@$(PYTHON) -m venv $(TPU_VENV)
-	@$(call pip,$(TPU_VENV)) uv==0.13.9 $(call log,$(TPU_VENV)) || true
-	@$(call uv,$(TPU_VENV)) -r envs/tpu/requirements.lock $(call log,$(TPU_VENV)) || \
-	  $(call pip,$(TPU_VENV)) -r envs/tpu/requirements.lock $(call log,$(TPU_VENV)) || $(call shown,$(TPU_VENV))
+	@$(call pip,$(TPU_VENV)) uv==0.13.9 $(call log,$(TPU_VENV)) || $(call shown,$(TPU_VENV))
+	@$(call uv,$(TPU_VENV)) -r envs/tpu/requirements.lock $(call log,$(TPU_VENV)) || $(call shown,$(TPU_VENV))
 	@$(TPU_VENV)/bin/python -c "$$PATH_FILE"
 	@touch $@
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from snakemake_executor_plugin_tpu.worker.environment import UV
 from tests.shell import ROOT, python, run
 from trm import __version__
 
@@ -48,13 +49,42 @@ def test_versions_agree():
     assert citation["version"] == PROJECT["version"] == __version__
 
 
-def test_the_lock_pins_every_direct_dependency_with_hashes():
+@pytest.mark.parametrize("name", ["cpu/requirements", "tpu/requirements", "tpu/wandb"])
+def test_locks_have_hashes(name):
+    """Not of torch, whose build differs by machine."""
+    lock = (ROOT / f"envs/{name}.lock").read_text()
+    entries = re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE)[1:]
+    assert {entry.strip() for entry in entries if "--hash=sha256:" not in entry} <= {"torch==2.9.0"}
+
+
+def test_what_is_installed_by_name_has_a_version():
+    """By make and in workflows; actions are named by commit, since a tag may be moved."""
+    (_, uv), *_ = re.findall(r"(uv)==([0-9.]+)", (ROOT / "Makefile").read_text())
+    texts = [path.read_text() for path in (ROOT / "Makefile", *ROOT.glob(".github/workflows/*.yml"))]
+    named = re.findall(r"(?:pip install|call pip,\S+) +([a-z][a-z-]*)(==[0-9.]+)?", "\n".join(texts))
+    assert {name for name, version in named if not version} == set()
+    assert {name for name, _ in named} == {"build", "jupyterlab", "uv"}
+    assert uv == UV
+    assert set(re.findall(r"setup-uv@.*\n +with: {version: \"(.*?)\"}", "\n".join(texts))) == {uv}
+    uses = re.findall(r"uses: (.*)", "\n".join(texts))
+    assert [use for use in uses if not re.search(r"@[0-9a-f]{40} # v[0-9.]+$|^\./", use)] == []
+
+
+def test_a_release_has_the_version_of_its_tag():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    (command,) = (
+        step["run"] for step in workflow["jobs"]["build"]["steps"] if "REF_NAME" in step.get("run", "")
+    )
+    for tag, code in ((f"v{__version__}", 0), ("v0.0.1", 1)):
+        done = run("bash", "-c", command, cwd=ROOT, env={"GITHUB_REF_NAME": tag}, check=False)
+        assert done.returncode == code
+
+
+def test_the_lock_pins_every_direct_dependency():
     lock = (ROOT / "envs/cpu/requirements.lock").read_text()
     pinned = set(re.findall(r"^([A-Za-z0-9_.-]+)==", lock, re.MULTILINE))
     wanted = re.findall(r"^([A-Za-z0-9_.-]+)", (ROOT / "envs/cpu/requirements.in").read_text(), re.MULTILINE)
     assert {name.lower().replace("_", "-") for name in wanted} <= {name.lower() for name in pinned}
-    entries = re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE)[1:]
-    assert all("--hash=sha256:" in entry for entry in entries)
 
 
 def test_the_conda_environment_has_the_locked_versions():

@@ -8,7 +8,7 @@ import pytest
 
 from trm.backends.cpu import build
 from trm.cli import use_writable_cache
-from trm.io import build_folders, private_folder
+from trm.io import build_folders, private_folder, write_bytes
 
 NOBODY = 65534
 
@@ -65,3 +65,26 @@ def test_compiled_programs_are_in_a_folder_of_this_user_alone(temporary):
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder / "inductor")
     assert folder.stat().st_mode & 0o777 == 0o700
     assert build_folders(Path("source"))[-1] == private_folder() == folder
+
+
+def test_a_link_under_a_guessed_name_is_not_followed(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / f".a.json.{os.getpid()}.tmp").symlink_to("mine")
+    write_bytes(tmp_path / "a.json", b"{}")
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "a.json").read_bytes() == b"{}"
+
+
+def test_two_writers_of_one_file_do_not_share_a_temporary_file(tmp_path, monkeypatch):
+    """Two hosts of a shared folder may have processes of one number: here the second writes before the first ends."""
+    replace, path = os.replace, tmp_path / "a.json"
+
+    def second(source, target):
+        monkeypatch.setattr(os, "replace", replace)
+        write_bytes(path, b"second")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", second)
+    write_bytes(path, b"first")
+    assert path.read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["a.json"]

@@ -64,10 +64,11 @@ def write_bytes(path: str | Path, data: bytes, durable: bool = True) -> None:
         UserError: the disk is full or the folder is not writable.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # hosts of a shared folder have equal process numbers, and a name that others can guess may be a link of theirs
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             if durable:

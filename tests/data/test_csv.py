@@ -132,13 +132,17 @@ def test_spaces_and_gzip_by_another_name_are_read_as_solve_reads_them(tmp_path, 
     assert found[0].puzzles == 6
 
 
-def test_all_bad_rows_are_counted_and_the_first_three_named(tmp_path):
-    bad, good = "made,12,12,0\n", "made,.234341221434321,1234341221434321,0\n"
-    (tmp_path / "bad.csv").write_text(HEADER + good + bad + good + bad * 3)
-    with pytest.raises(
-        UserError, match=r"line 3: the question has 2 .*; also in lines 5 and 6 \(4 such lines up to line 7\)"
-    ):
+def test_all_bad_rows_are_counted_and_the_first_three_named(tmp_path, monkeypatch):
+    """Whatever is wrong with them, and in whichever block they are."""
+    monkeypatch.setattr(csv_source, "BLOCK", 4)
+    good, short = "made,.234341221434321,1234341221434321,0\n", "made,12,12,0\n"
+    other = "made,2...34122143432.,1234341221434321,0\n"
+    (tmp_path / "bad.csv").write_text(
+        HEADER + good + other + good + short + good * 5 + short * 2 + other + good
+    )
+    with pytest.raises(UserError, match=r"also bad: lines 5 and 11 \(5 bad lines in all\)$") as caught:
         build_source(csv_config(tmp_path / "bad.csv"), tmp_path / "out")
+    assert "line 3: the answer contradicts a clue" in str(caught.value)
 
 
 def test_lines_count_through_blocks(tmp_path, pool_4x4, monkeypatch):

@@ -45,6 +45,9 @@ def test_a_killed_build_goes_on_from_its_checkpoint(long_run, command, whole_gro
     wait_for_checkpoint(long_run, process)
     (os.killpg if whole_group else os.kill)(process.pid, signal.SIGKILL)
     process.wait()
+    if whole_group:
+        long_run.would_run()
+        assert "1 run of these will go on from a checkpoint" in long_run.said
     second = start(long_run, command)
     assert second.wait(timeout=300) == 0
     (training,) = (long_run.folder / "results/runs").glob("*/training.json")

@@ -34,6 +34,7 @@ from trm.pipeline.catalogue import dataset_name
 from trm.pipeline.estimates import Job
 from trm.pipeline.project import Project, open_project
 from trm.provenance import processor
+from trm.storage import open_store
 from trm.study.cost import read_hardware
 from trm.study.text import device_text, seconds_text
 
@@ -133,6 +134,30 @@ def test_the_plan_uses_the_speed_of_finished_runs_of_this_machine(study):
     hardware = read_hardware("config/hardware.yaml", "laptop")
     assert row["seconds"] == pytest.approx(hardware.fixed + row["flops"] / 5e10)
     assert "Speed: 50 GFLOP/s a CPU core, as 1 finished run of this machine had" in plan.text(after)
+
+
+@pytest.mark.parametrize("bucket", [False, True])
+def test_a_run_with_a_checkpoint_costs_what_is_left_of_it(study, bucket, tmp_path, monkeypatch):
+    """A checkpoint without a manifest was not complete when the process was killed."""
+    config = {"storage_prefix": "gs://team/study"} if bucket else {}
+    root = tmp_path / "bucket" if bucket else Path()
+    (root / "results").mkdir(parents=True)
+    monkeypatch.setattr("trm.storage.open_store", lambda uri, *_: open_store(root))
+    project = study(**config)
+    job, *others = (Job("train", run) for run in project.runs)
+    steps = project.runs[job.name].config.training.steps
+    whole = planned(project)
+    for step, name in ((steps // 4, "manifest.json"), (steps // 2, "manifest.json"), (steps, "meta.json")):
+        touch(str(root / f"results/checkpoints/{job.name}/step-{step:08d}/{name}"))
+    estimate, after = estimates.Estimates(project := study(**config)), planned(project)
+    fixed, cost, left = estimate._hardware_of(job.name).fixed, estimate.cost(job), estimate.left(job)
+    assert left.seconds == pytest.approx(fixed + (cost.seconds - fixed) / 2)
+    assert left.flops == pytest.approx(cost.flops / 2)
+    assert [estimate.left(other) for other in others] == [estimate.cost(other) for other in others]
+    saved = whole["total"]["training_seconds"] - after["total"]["training_seconds"]
+    assert saved == pytest.approx(cost.seconds - left.seconds)
+    assert "1 run of these will go on from a checkpoint" in plan.text(after)
+    assert "checkpoint:" not in plan.text(whole)
 
 
 def test_the_first_plan_uses_the_speed_that_set_up_measured(study, monkeypatch):

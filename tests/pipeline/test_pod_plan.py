@@ -133,7 +133,7 @@ def machine(hosts: int, **seconds: float) -> SimpleNamespace:
     """Estimates of jobs with these seconds on slices of `hosts` hosts; names with `whole` take all of them."""
     return SimpleNamespace(
         pod_hosts=hosts,
-        cost=lambda job: Cost(seconds[job.name.split("/")[0]] if job.rule == "train" else 60.0, 0.0, 0.0),
+        left=lambda job: Cost(seconds[job.name.split("/")[0]] if job.rule == "train" else 60.0, 0.0, 0.0),
         hosts_of=lambda job: hosts if job.name.startswith("whole") and job.rule == "train" else 1,
     )
 

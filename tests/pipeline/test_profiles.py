@@ -98,3 +98,11 @@ def test_the_papers_study_is_not_trained_on_processors_by_accident(checkout):
 def test_commands_for_people_say_it_too(checkout, capfd):
     assert main(["status", "--profile", "profiles/tpu"]) == 1
     assert "set project (GOOGLE_CLOUD_PROJECT), zone (TRM_ZONE)" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(bool(list(Path("/dev").glob("nvidia[0-9]*"))), reason="a GPU is here")
+def test_the_profile_for_gpus_makes_no_data_where_there_is_none(checkout):
+    done = python("-m", "snakemake", "--profile", "profiles/gpu", "baseline", cwd=checkout)
+    assert "this machine has none that can be seen: run `nvidia-smi`" in done.stderr
+    assert done.returncode
+    assert not list(checkout.glob("results/*/*"))

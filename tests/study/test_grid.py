@@ -163,6 +163,7 @@ def test_a_variable_that_is_not_set_skips_the_experiment(study, study_file, tmp_
 
 def test_numbers_are_read_as_yaml_1_2_and_double_keys_refused():
     assert parse_yaml("[1e-4, -1E5, .5e3, 12, 0o17, 0x1f]", "x") == [1e-4, -1e5, 500.0, 12, 15, 31]
+    assert parse_yaml("[5., 1.e-3, +16, 1e3, 1E-3]", "x") == [5.0, 1e-3, 16, 1000.0, 1e-3]
     assert parse_yaml("[yes, off, 2026-12-31, ~, TRUE]", "x") == ["yes", "off", "2026-12-31", None, True]
     for number in ("010", "1:30", "1_000", "0b11"):
         with pytest.raises(
@@ -244,6 +245,16 @@ WRONG = [
      "width: model.heads has 2 values but they make 1 different run: the mlp mixer has no attention heads; remove"),
     ("rows", {"question": "Heads?", "set": {"model.heads": 4, "model.d_model": 64}},
      "experiment rows: model.heads=4 has no effect .*the mlp mixer has no attention heads; remove it"),
+    ("base/training.lr", float("nan"), "training.lr: input should be a finite number, not nan"),
+    ("base/training.lr", -1e-3, "training.lr: must be above 0, not -0.001"),
+    ("base/training.steps", "２２", "training.steps: must be a whole number, not '２２'"),
+    ("width/seeds", [0, "yes"], "seeds.1: must be a whole number, not 'yes'"),
+    ("width/seeds", [0, 1.0], "seeds.1: must be a whole number, not 1.0"),
+    ("width/seeds", "0..4", "seeds: must be a list, not '0..4'"),
+    ("width/seeds", [], "no seeds; name at least one"),
+    ("width/seeds", [2**31], "seed: must be below 2,147,483,648, not 2147483648"),
+    ("width/grid", {"product": {"model.d_model": 16}}, "must be a list, not 16"),
+    ("width/grid", {"product": {"model.d_model": [16, 16.0]}}, "the point d_model=16 is listed twice"),
     ("base/training.lr", [True], r"training.lr: must be a number, not \[True\]"),
     ("base/training.lr", "0.001", "training.lr: must be a number, not '0.001'"),
     ("base/training.steps", True, "training.steps: must be a whole number, not True"),
@@ -337,6 +348,7 @@ def test_not_yaml_and_no_file(tmp_path, content, said):
         ({"training.epochs": -1}, "--set: training.epochs=-1 must be a finite number above 0"),
         ({"model.heads": 5, "model.mixer": "attention", "model.d_model": 64}, "--set"),
         ({"steps": 10}, "--set: unknown key 'steps'; did you mean 'training.steps'?"),
+        ({"evals": 3}, "--set: unknown key 'evals'; did you mean 'runtime.evals'?"),
     ],
 )
 def test_what_was_set_is_named_as_the_place_of_the_error(study, study_file, change, said):

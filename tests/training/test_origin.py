@@ -1,5 +1,6 @@
 """A run and a data set that do not belong together are not used together, or it is said."""
 
+import base64
 import json
 import shutil
 from pathlib import Path
@@ -140,6 +141,27 @@ def test_a_test_split_of_training_puzzles_is_refused_whatever_its_name(place, ma
         shutil.copytree(other / "train", other / "test")
     assert place.evaluate("sudoku", other) == 2
     assert "puzzles that sudoku was trained on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("sample", "said"), [(2**17, None), (4, "with 4 of the 40 puzzles")])
+def test_a_part_of_the_training_puzzles_is_not_taken_for_all(
+    place, sample, said, tmp_path, caplog, capsys, monkeypatch
+):
+    """Every training puzzle of a set of common size is compared; of a sample, the number is told."""
+    monkeypatch.setattr("trm.tasks.base.SAMPLE", sample)
+    place = Place(tmp_path)
+    assert place.train("run", place.data(SUDOKU), SUDOKU) == 0
+    assert place.evaluate("run", place.data(SUDOKU, clues_min=9, clues_max=10)) == 0
+    told = " ".join(message for message in caplog.messages if "were compared" in message)
+    assert said in told if said else not told
+    keys = base64.b64decode(load_weights(tmp_path / "run").meta["data"]["puzzles"])
+    assert len(keys) == 8 * min(40, sample)
+    capsys.readouterr()
+    leaks = by_other_tools(place.data(SUDOKU), tmp_path / "leaks")
+    shutil.rmtree(leaks / "test")
+    shutil.copytree(leaks / "train", leaks / "test")
+    assert place.evaluate("run", leaks) == 2
+    assert f"{'at least ' if said else ''}{min(40, sample)} of the 40 test puzzles" in capsys.readouterr().err
 
 
 def test_a_run_does_not_start_from_one_that_was_trained_on_its_test(place, capsys):

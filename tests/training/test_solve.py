@@ -102,6 +102,18 @@ def test_many_puzzles_come_from_the_standard_input(trained, monkeypatch, capsys)
     assert "the file's" not in said.err
 
 
+def test_complete_grids_are_not_counted(trained, tmp_path, capsys):
+    run, puzzles = trained
+    (question, answer), file, out = puzzles[0], tmp_path / "full.csv", tmp_path / "out.csv"
+    file.write_text(f"question,answer\n{answer},{answer}\n{question},{answer}\n")
+    solve_with(run, file, "--out", out)
+    rows = rows_of(out.read_text())
+    assert (rows[0]["answer"], rows[0]["solved"]) == (answer, "")
+    assert re.search(r"[01] of 1 puzzles solved .*; 1 are complete grids", capsys.readouterr().out)
+    assert solve_with(run, answer) == 0
+    assert "nothing to solve" in capsys.readouterr().out
+
+
 def test_a_puzzle_says_how_many_solutions_it_has(trained, capsys):
     """And whether the answer breaks the rules: a run that knows no such puzzle."""
     options = ["--steps", "1", "--restarts", "1"]

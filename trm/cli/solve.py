@@ -8,7 +8,7 @@
 A puzzle has one character per cell, row by row: 1-9 for clues, . or 0 for blanks. 81 characters are a 9x9 grid, 36 a
 6x6 one. A file, or the standard input (-), has one puzzle a line, or is CSV with a column question and, to compare
 with, perhaps a column answer. Answers are checked against the rules of Sudoku; the first one that satisfies them is
-returned. An exact solver says whether a puzzle has no solution, one or several.
+returned. An exact solver says whether a puzzle has no solution, one or several. Complete grids are not counted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import os
 import shutil
 import sys
 import time
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +124,9 @@ def _solve_one(args: argparse.Namespace) -> int:
     (question,) = parse_puzzles(geometry, [text])
     if problem := fault(geometry, question, question):
         raise UserError(f"the puzzle's clues contradict one another: {problem}")
+    if question.all():
+        print("The grid is complete and keeps every rule, so there is nothing to solve.")
+        return 0
     solutions = int(_solutions(geometry, question[None])[0])
     if solutions == 0:
         print("The puzzle has no solution.")
@@ -167,7 +171,7 @@ def _solutions(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
 def _solve_many(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from trm.evaluation.solve import geometry_of
+    from trm.evaluation.solve import geometry_of, keeps_rules
     from trm.tasks.sudoku.geometry import parse_puzzles, to_text
 
     name, texts, wanted = _read(args.puzzle)
@@ -176,7 +180,9 @@ def _solve_many(args: argparse.Namespace) -> int:
     places = [f"{name} line {line}: " for line, _ in texts]
     questions = parse_puzzles(geometry, [text for _, text in texts], places)
     started, solutions = time.monotonic(), _solutions(geometry, questions)
-    left = np.flatnonzero(solutions != 0)
+    complete = questions.all(axis=1) & keeps_rules(geometry, questions, questions)
+    asked = ~complete
+    left = np.flatnonzero(asked & (solutions != 0))
     total: Any = None
     for path, trained in models:
         found = _search(args, path, trained, geometry, questions[left])
@@ -187,14 +193,18 @@ def _solve_many(args: argparse.Namespace) -> int:
             chosen = found.right
         for mine, its in zip(total, found[:5], strict=True):
             mine[left[chosen]] = its[chosen]
-        left = np.flatnonzero((solutions != 0) & ~total[4])
+        left = np.flatnonzero(asked & (solutions != 0) & ~total[4])
     answers, _, steps, starts, right = total
+    answers[complete] = questions[complete]
     grids = list(map(to_text, answers))
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(("question", "answer", "solved", "step", "restart", "solutions"))
-    for (_, text), grid, *rest in zip(texts, grids, right, steps, starts, solutions, strict=True):
-        writer.writerow((text, grid, int(rest[0]), *rest[1:3], SOLUTIONS[int(rest[3])]))
+    for (_, text), grid, given, *rest in zip(
+        texts, grids, complete, right, steps, starts, solutions, strict=True
+    ):
+        how = ("", "", "") if given else (int(rest[0]), *rest[1:3])
+        writer.writerow((text, grid, *how, SOLUTIONS[int(rest[3])]))
     if args.out:
         from trm.io import write_text
 
@@ -202,16 +212,18 @@ def _solve_many(args: argparse.Namespace) -> int:
     elif args.puzzle == "-":
         print(table.getvalue(), end="")
     without, several = int((solutions == 0).sum()), int((solutions == 2).sum())
-    same = sum(map(str.__eq__, grids, wanted))
+    same = sum(map(str.__eq__, compress(grids, asked), compress(wanted, asked)))
+    count, all_asked = int(right.sum()), int(asked.sum())
     print(
-        f"{int(right.sum()):,} of {len(texts):,} puzzles solved ({100 * right.mean():.1f} %) in "
+        f"{count:,} of {all_asked:,} puzzles solved ({100 * count / max(1, all_asked):.1f} %) in "
         f"{time.monotonic() - started:.1f} s"
+        + f"; {int(complete.sum()):,} are complete grids, which are not counted" * bool(complete.any())
         + f"; {without:,} have no solution" * bool(without)
         + f"; {several:,} have several solutions" * bool(several)
         + f"; {same:,} answers equal the file's" * bool(wanted),
         file=sys.stderr if args.puzzle == "-" and not args.out else sys.stdout,
     )
-    return 0 if right[solutions != 0].all() else 1
+    return 0 if right[asked & (solutions != 0)].all() else 1
 
 
 def _read(place: str) -> tuple[str, list[tuple[int, str]], list[str]]:

@@ -1,7 +1,7 @@
 """`python -m trm train`: train one model, from its newest checkpoint if there is one.
 
 python -m trm train --config run.json --dataset results/datasets/NAME --out results/runs/NAME --checkpoints DIR
-python -m trm train --workers 2 ...        # two workers on this machine, same result
+python -m trm train --workers 2 ...        # two workers on this machine: the same up to rounding
 """
 
 import argparse

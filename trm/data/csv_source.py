@@ -8,7 +8,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,16 @@ NAMES = {
 }
 """What published collections call the columns."""
 
-Convert = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+Convert = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class BadRows(UserError):
+    """Rows that are refused for one reason; the message names the first of them."""
+
+    def __init__(self, name: str, lines: np.ndarray, bad: np.ndarray, sentence: str):
+        self.bad, self.sentence = bad, sentence
+        self.lines: list[int] = lines[bad].tolist()
+        super().__init__(f"{name} line {self.lines[0]}: {sentence}{_others(self.lines)}")
 
 
 def read_csv(
@@ -53,17 +62,18 @@ def read_csv(
     `rating` may be missing.
 
     Args:
-        convert: maps a block's characters (questions, answers, number of its first line) to values; raises UserError
-            for invalid ones.
+        convert: maps characters (questions, answers, numbers of their lines) to values; raises `BadRows` for invalid
+            ones.
         name: the file's name in messages (its path).
 
     Raises:
-        UserError: naming file and line of the first short, long or malformed line.
+        UserError: naming file and line of the first short, long or malformed line, the next two, and their number.
     """
     name = name or str(path)
     parts, line = [], 2
     columns: dict[str, int] = {}
     width = 0
+    faults: list[BadRows] = []
     for rows in _blocks(path, name):
         if not columns:
             columns, width = columns_of(rows[0]), len(rows[0])
@@ -71,10 +81,20 @@ def read_csv(
                 header = ", ".join(rows[0]) or "no columns"
                 raise UserError(f"{name} line 1: has {header}; question, answer expected: correct the header")
             rows.pop(0)
-        if rows:
-            questions, answers, ratings = _parse(rows, columns, width, cells, name, line)
-            parts.append((*convert(questions, answers, line), ratings))
-            line += len(rows)
+        lines = np.arange(line, line + len(rows))
+        line += len(rows)
+        while rows:
+            try:
+                questions, answers, ratings = _parse(rows, columns, width, cells, name, lines)
+                parts.append((*convert(questions, answers, lines), ratings))
+                break
+            except BadRows as found:  # the others may have faults of another kind
+                faults.append(found)
+                rows, lines = list(compress(rows, ~found.bad)), lines[~found.bad]
+    if faults:
+        first = min(faults, key=lambda fault: fault.lines[0])
+        numbers = sorted(number for fault in faults for number in fault.lines)
+        raise UserError(f"{name} line {numbers[0]}: {first.sentence}{_others(numbers)}")
     if not parts:
         raise UserError(f"{name} holds no puzzles: give a file with the header source,question,answer,rating")
     questions, answers, ratings = (np.concatenate(arrays) for arrays in zip(*parts))
@@ -127,11 +147,11 @@ def columns_of(row: list[str]) -> dict[str, int]:
 
 
 def _parse(
-    rows: list[list[str]], columns: dict[str, int], width: int, cells: int, name: str, first: int
+    rows: list[list[str]], columns: dict[str, int], width: int, cells: int, name: str, lines: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Characters of questions and answers, and ratings, of rows from line `first` on."""
+    """Characters of questions and answers, and ratings, of the rows in `lines`."""
     bad = np.array([len(row) != width for row in rows])
-    refuse(bad, name, first, lambda at: f"{len(rows[at])} fields instead of {width}: correct or remove it")
+    refuse(bad, name, lines, lambda at: f"{len(rows[at])} fields instead of {width}: correct or remove it")
     cut = list(zip(*rows))
     # a space may stand for a blank cell
     fields = {
@@ -144,7 +164,7 @@ def _parse(
         refuse(
             lengths != cells,
             name,
-            first,
+            lines,
             lambda at: f"the {column} has {lengths[at]} characters instead of {cells}",
         )
         text = "".join(fields[column]).encode("latin-1", "replace")
@@ -153,34 +173,33 @@ def _parse(
     ratings = fields.get("rating", ("",) * len(rows))
     bad = np.array([bool(text) and not re.fullmatch("[0-9]{1,9}", text) for text in ratings])
     refuse(
-        bad, name, first, lambda at: f"the rating {ratings[at]!r} is not a whole number of at most 9 digits"
+        bad, name, lines, lambda at: f"the rating {ratings[at]!r} is not a whole number of at most 9 digits"
     )
     numbers = np.array([int(text or -1) for text in ratings], dtype=np.int32)
     return characters("question"), characters("answer"), numbers
 
 
 def refuse_characters(
-    bad: np.ndarray, texts: np.ndarray, column: str, allowed: str, name: str, first: int
+    bad: np.ndarray, texts: np.ndarray, column: str, allowed: str, name: str, lines: np.ndarray
 ) -> None:
-    """`refuse` the first True of `bad`, bool [puzzles, cells], among the characters of a column."""
+    """`refuse` the rows of `bad`, bool [puzzles, cells], by the first wrong character of a column."""
 
     def sentence(at: int) -> str:
         cell = int(bad[at].argmax())
         return f"the {column} has {chr(texts[at, cell])!r} at character {cell + 1}: use only {allowed}"
 
-    refuse(np.asarray(bad.any(axis=1)), name, first, sentence)
+    refuse(np.asarray(bad.any(axis=1)), name, lines, sentence)
 
 
-def refuse(bad: np.ndarray, name: str, first: int, sentence: Callable[[int], str]) -> None:
-    """Raise a UserError that names file and line of the first True in `bad`, which begins with line `first`, and counts
-    the others."""
+def refuse(bad: np.ndarray, name: str, lines: np.ndarray, sentence: Callable[[int], str]) -> None:
+    """Raise `BadRows` if there is a True in `bad`; `sentence`: what is wrong with row `at` and what to do."""
     if bad.any():
-        at, *others = np.flatnonzero(bad).tolist()
-        more = ""
-        if others:
-            lines = " and ".join(str(first + other) for other in others[:2])
-            more = f"; also in line{'s' * (len(others) > 1)} {lines}"
-            more += f" ({len(others) + 1:,} such lines up to line {first + len(bad) - 1:,})" * (
-                len(others) > 2
-            )
-        raise UserError(f"{name} line {first + at}: {sentence(at)}{more}")
+        raise BadRows(name, lines, bad, sentence(int(bad.argmax())))
+
+
+def _others(numbers: list[int]) -> str:
+    """The second and third of the bad lines, and how many there are."""
+    if len(numbers) < 2:
+        return ""
+    more = f"s {numbers[1]} and {numbers[2]}" if len(numbers) > 2 else f" {numbers[1]}"
+    return f"; also bad: line{more}" + f" ({len(numbers):,} bad lines in all)" * (len(numbers) > 3)

@@ -2,6 +2,8 @@
 the same command goes on with the next batch. The whole is bit for bit that of an evaluation in one go."""
 
 import io
+import logging
+import pickle
 import time
 from collections.abc import Callable, Iterable
 
@@ -11,6 +13,7 @@ from torch import Tensor
 from trm.storage.base import Store
 from trm.training.interrupt import EXIT_UNFINISHED, Signals, StopRequested
 
+log = logging.getLogger("trm")
 SAVE_SECONDS = 60.0
 """Between two writes."""
 Result = dict[str, Tensor]
@@ -63,8 +66,13 @@ class Parts:
         """Read what is kept. `identity`: of weights, data, evaluation and device; results of another one are left."""
         self._identity, self._fetch = identity, fetch
         for info in list(self._store.list()):
-            kept = torch.load(io.BytesIO(self._store.get_bytes(info.name)), weights_only=True)
-            if kept.pop("identity") == identity:
+            content = io.BytesIO(self._store.get_bytes(info.name))
+            try:
+                kept = torch.load(content, weights_only=True)
+            except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError):
+                log.warning("%s cannot be read: its batches are computed again", info.name)
+                continue
+            if kept.pop("identity", "") == identity:
                 self._known |= kept
 
     def compute(self, name: str, batches: Iterable[slice], one: Callable[[slice], Result]) -> Result:

@@ -113,27 +113,28 @@ def _answers(
 
 @dataclass(frozen=True)
 class Answer:
-    """A candidate grid (colours 0-9), the number of predictions that agree on it, and their mean confidence."""
+    """A candidate grid (colours 0-9), the number of predictions that agree on it, and their mean halt probability."""
 
     grid: np.ndarray
     votes: int
     confidence: float
 
 
-def vote(grids: list[np.ndarray], confidences: list[float]) -> list[Answer]:
-    """Distinct grids, sorted by votes, then by mean confidence, then by first appearance."""
+def vote(grids: list[np.ndarray], halt_logits: list[float]) -> list[Answer]:
+    """Distinct grids, sorted by votes, then by mean halt probability as in the reference, then by first appearance."""
+    confidences = np.exp(-np.logaddexp(0.0, -np.array(halt_logits, dtype=np.float64)))  # no overflow
     members_of: dict[tuple[tuple[int, ...], bytes], list[int]] = {}
     for index, grid in enumerate(grids):
         members_of.setdefault((grid.shape, grid.tobytes()), []).append(index)
     answers = [
-        Answer(grids[members[0]], len(members), float(np.mean([confidences[i] for i in members])))
+        Answer(grids[members[0]], len(members), float(confidences[members].mean()))
         for members in members_of.values()
     ]
     return sorted(answers, key=lambda answer: (-answer.votes, -answer.confidence))
 
 
 def vote_rows(
-    puzzles: PuzzleSet, rows: np.ndarray, copies: np.ndarray, predictions: np.ndarray, confidences: np.ndarray
+    puzzles: PuzzleSet, rows: np.ndarray, copies: np.ndarray, predictions: np.ndarray, halt_logits: np.ndarray
 ) -> dict[int, list[Answer]]:
     """Ranked answers for each test input (row of `puzzles`).
 
@@ -141,7 +142,7 @@ def vote_rows(
         puzzles: the originals of a test split.
         rows, copies: int [n], row and copy of each prediction.
         predictions: tokens [n, S].
-        confidences: float [n], e.g. the halt logit.
+        halt_logits: float [n].
     """
     meta = puzzles.meta
     root = rng.root_key(meta.seed, "augment")
@@ -153,7 +154,7 @@ def vote_rows(
         grid = decode(predictions[i])
         if grid is not None:
             ballots[row][0].append(np.ascontiguousarray(undo(grid, int(turns[i]), colours[i])))
-            ballots[row][1].append(float(confidences[i]))
+            ballots[row][1].append(float(halt_logits[i]))
     return {row: vote(*ballot) for row, ballot in ballots.items()}
 
 

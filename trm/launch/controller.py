@@ -106,16 +106,18 @@ class Controller(logging.Filter):
     def _refuse_processors(self) -> None:
         """Refuse to train a study for accelerators on a machine without any, unless `backend` was chosen."""
         study, training = self._project.study, {job.rule.name for job in self._snakemake.dag.needrun_jobs()}
+        network = training & {"train", "evaluate"}
         hardware = Estimates(self._project, measured=False).hardware
         alone = self._snakemake.local_exec and not self._project.settings.backend
         gpus = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()  # Windows has the latter
+        gpus &= os.environ.get("CUDA_VISIBLE_DEVICES", "0")[:1] not in ("", "-")
         here = bool(tpu_files()) or gpus
         if alone and "train" in training and not (hardware.host_memory or here):
             refuse(
                 f"{study.path} is for {study.scale.hardware}, and this machine has no accelerator: `snakemake "
                 "--profile profiles/local` runs config/laptop.yaml (this one on processors: --config backend=cpu)"
             )
-        if self._snakemake.local_exec and self._project.settings.backend == "cuda" and training and not gpus:
+        if self._snakemake.local_exec and self._project.settings.backend == "cuda" and network and not gpus:
             refuse(
                 "the profile trains on a GPU (backend=cuda), and this machine has none that can be seen: run "
                 "`nvidia-smi`, or take profiles/local"

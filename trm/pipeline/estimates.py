@@ -202,6 +202,17 @@ class Estimates:
         hours = seconds * machine.devices / 3600 if held else 0.0
         return Cost(seconds, hours, hours * machine.usd_per_device_hour)
 
+    def left(self, job: Job) -> Cost:
+        """Cost of what is left of a job: a training goes on from its newest checkpoint."""
+        cost = self.cost(job)
+        done = self._project.files.checkpoint(job.name) if job.rule == "train" else 0
+        if not done:
+            return cost
+        share = max(0.0, 1 - done / self._project.runs[job.name].config.training.steps)
+        fixed = self._hardware_of(job.name).fixed
+        part = (fixed + (cost.seconds - fixed) * share) / cost.seconds
+        return Cost(cost.seconds * part, cost.device_hours * part, cost.usd * part, cost.flops * share)
+
     def _seconds(self, job: Job) -> float:
         seconds, catalogue = self.hardware.start, self._project.catalogue
         if job.rule == "evaluate":

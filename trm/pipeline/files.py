@@ -1,6 +1,8 @@
 """Where files are: beside the Snakefile, or under a bucket prefix. Rules get their paths only from here."""
 
 import os
+from collections.abc import Iterable
+from pathlib import Path, PurePath
 from typing import Any
 
 from trm.storage import SCHEMES, scheme_of
@@ -57,17 +59,31 @@ class Files:
         kind = next(filter(path.startswith, self.REMOTE), "") if self.prefix else ""
         if not kind:
             return os.path.exists(path)  # asked for every file of thousands of runs
+        return path in self._names(kind)
+
+    def _names(self, kind: str) -> set[str]:
+        """Files in the bucket below `results/<kind>/`."""
         from trm.storage import BucketMissing, open_store
 
         if self.unread:
-            return False
+            return set()
         if kind not in self._listed:
             store = open_store(self.prefix)
             try:
                 self._listed[kind] = {info.name for info in store.list(kind)}
             except BucketMissing:
                 self._listed[kind] = set()
-        return path in self._listed[kind]
+        return self._listed[kind]
+
+    def checkpoint(self, run: str) -> int:
+        """Step of a run's newest complete checkpoint; 0: there is none."""
+        folder, complete = f"results/checkpoints/{run}", "step-*/manifest.json"
+        if not self.prefix:
+            found: Iterable[PurePath] = Path(folder).glob(complete)
+        else:
+            names = map(PurePath, self._names("results/checkpoints/"))
+            found = (path for path in names if path.match(f"{folder}/{complete}"))
+        return max((int(path.parent.name.split("-")[1]) for path in found), default=0)
 
     @property
     def checkpoints(self) -> str:

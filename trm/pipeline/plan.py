@@ -43,9 +43,9 @@ def document(project: Project, jobs: Collection[Job], at_once: int, asked: Colle
     machine, settings = estimates.hardware, project.settings
     names = list(dict.fromkeys([*owners.values(), *OTHERS]))
     rows: dict[str, dict[str, Any]] = {name: {"name": name} | dict.fromkeys(SUMS, 0) for name in names}
-    runs, slowest = [], dict[str, float]()
+    runs, slowest, resumed = [], dict[str, float](), []
     for job in jobs:
-        cost = estimates.cost(job)
+        cost = estimates.left(job)
         row = rows[owners.get(job, OTHERS[job.rule in DRAWING])]
         kind = {"train": "training_seconds", "evaluate": "evaluation_seconds"}.get(job.rule)
         columns = dict(zip(("seconds", "device_hours", "usd", "flops"), cost), jobs=1)
@@ -53,6 +53,8 @@ def document(project: Project, jobs: Collection[Job], at_once: int, asked: Colle
             row[key] += value
         if job.rule == "train":
             row["runs"] += 1
+            if (done := estimates.cost(job).seconds - cost.seconds) > 0:
+                resumed.append(done)
             runs.append({"run": job.name, "experiment": row["name"], **asdict(estimates.of(job.name))})
         slowest[job.rule] = max(slowest.get(job.rule, 0.0), cost.seconds)
     table = [row for row in rows.values() if row["jobs"]]
@@ -77,6 +79,8 @@ def document(project: Project, jobs: Collection[Job], at_once: int, asked: Colle
             row["checkpoint_bytes"] * (project.study.runtime[row["run"]].keep_checkpoints + 1) for row in runs
         ),
     }
+    if resumed:
+        result["resumed"] = {"runs": len(resumed), "seconds": sum(resumed)}
     if so_far := _spent(estimates):
         result["spent"] = so_far
     if machine.slices:
@@ -103,7 +107,7 @@ def packed(estimates: Estimates, jobs: Iterable[Job], at_once: int) -> float:
     kinds: dict[str, list[tuple[Job, float]]] = {}
     for job in jobs:
         kind = "train" if job.rule == "evaluate" else "drawing" if job.rule in DRAWING else job.rule
-        kinds.setdefault(kind, []).append((job, estimates.cost(job).seconds))
+        kinds.setdefault(kind, []).append((job, estimates.left(job).seconds))
     drawing = kinds.pop("drawing", [])
     trained: dict[str, float] = {}
     for kind in sorted(kinds, key=[*KINDS, "train"].index):
@@ -232,7 +236,7 @@ def _prices(
     """Device-hours of the trainings and evaluations among `jobs` that each experiment needs, in the order of the
     study's phases; experiments of no phase come last."""
     phases = [*project.study.file.phases, ""]
-    hours = {job: estimates.cost(job).device_hours for job in jobs}
+    hours = {job: estimates.left(job).device_hours for job in jobs}
 
     def phase(name: str) -> int:
         return phases.index(project.study.experiment(name).definition.phase)
@@ -281,6 +285,11 @@ def text(document: dict[str, Any]) -> str:
         )
         if "hint" in document:
             lines.append(document["hint"])
+    if resumed := document.get("resumed"):
+        lines.append(
+            f"{count(resumed['runs'], 'run')} of these will go on from a checkpoint: "
+            f"{seconds_text(resumed['seconds'])} of training are done, and not counted above"
+        )
     if so_far := document.get("spent"):
         used = _priced(so_far["device_hours"], device, so_far["usd"])
         least = "at least " if "pod_hours" in document else ""

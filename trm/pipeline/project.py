@@ -219,24 +219,34 @@ def check_baseline(figure: Figure, experiments: Sequence[ResolvedExperiment], wh
 
 MEASURED = {"restarts": "restarts", "unroll": "unroll", "frontier": "unroll", "steps": "traces"}
 """Kind of figure -> the key of `evaluation` without which it has nothing to draw."""
+AXES = {"law": ("x",), "ablation": ("x",), "heatmap": ("x", "y"), "isoflop": ("best",)}
+"""Kind of figure -> its fields that name a key of which it compares values."""
 
 
 def check_axis(figure: Figure, experiments: Sequence[ResolvedExperiment], where: str) -> None:
-    """Refuse a law over a single value, and a figure of what no point measures. UserError: names the figure and the
-    key."""
-    points = [point for experiment in experiments for point in experiment.points]
-    x = {"law": getattr(figure.spec, "x", ""), "batch": "training.batch_size"}.get(figure.spec.kind, "")
-    section, _, key = x.partition(".")
-    if key in getattr(getattr(RunConfig(), section, None), "__dict__", {}):  # others are known after the runs
+    """Refuse a comparison of a single value, and a figure of what no point measures. UserError: names the figure and
+    the key."""
+    points, kind = [point for experiment in experiments for point in experiment.points], figure.spec.kind
+    keys = (
+        ["training.batch_size"] if kind == "batch" else [getattr(figure.spec, x) for x in AXES.get(kind, ())]
+    )
+    for x in keys:
+        section, _, key = x.partition(".")
+        if key not in getattr(getattr(RunConfig(), section, None), "__dict__", {}):  # known after the runs
+            continue
         values = {str(getattr(getattr(point.runs[0].config, section), key)) for point in points}
         if len(values) == 1:
             raise UserError(
                 f"{where}: figure {figure.stem}: every point has {x}={values.pop()}: add values of {x} to the grid"
             )
-    measured = MEASURED.get(figure.spec.kind, "")
+    measured = MEASURED.get(kind, "")
     if points and measured and not any(getattr(point.evaluation, measured) for point in points):
         raise UserError(
-            f"{where}: figure {figure.stem}: a figure of kind {figure.spec.kind} needs evaluation.{measured}: set it"
+            f"{where}: figure {figure.stem}: a figure of kind {kind} needs evaluation.{measured}: set it"
+        )
+    if kind == "votes" and points and not any(spec_of(p.runs[0].config.data.task).votes for p in points):
+        raise UserError(
+            f"{where}: figure {figure.stem}: a figure of kind votes needs data.task=arc: remove it"
         )
 
 

@@ -69,7 +69,8 @@ def check_key(key: str, where: str) -> None:
             f"--set {key}=VALUE"
         )
     if key not in valid_keys():
-        raise UserError(f"{where}: unknown key {key!r}{nearest(key, valid_keys())}")
+        runtime = {f"runtime.{name}" for name in RuntimeConfig.model_fields}
+        raise UserError(f"{where}: unknown key {key!r}{nearest(key, valid_keys() | runtime)}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -98,7 +98,8 @@ class Task(ABC):
     def keys_of(self, config: DataConfig, puzzles: PuzzleSet, most: int | None = None) -> np.ndarray:
         """`keys` of a split's originals, or of at most `most` of them, evenly spaced."""
         rows = puzzles.puzzle_indices[puzzles.group_indices[:-1]]
-        rows = rows[:: -(-len(rows) // most) or 1] if most else rows
+        if most and len(rows) > most:
+            rows = rows[np.arange(most) * len(rows) // most]
         return self.keys(config, puzzles.inputs[rows], puzzles.labels[rows])
 
     def train_keys(self, config: DataConfig, train: PuzzleSet) -> str:

@@ -24,12 +24,13 @@ log = logging.getLogger("trm")
 GIVE = "give the data set that was built for this run"
 
 
-def record(dataset: Dataset, config: RunConfig) -> dict[str, str]:
+def record(dataset: Dataset, config: RunConfig) -> dict[str, Any]:
     """What a run keeps of its data set."""
     keys = dataset.manifest.get("train_keys")
     if keys is None:  # of other tools, or of an earlier version
         keys = task_of(config.data.task).train_keys(config.data, dataset.split("train"))
-    return {"identity": dataset.identity, "identifiers": dataset.identifiers, "puzzles": keys}
+    found = {"identity": dataset.identity, "identifiers": dataset.identifiers, "puzzles": keys}
+    return found | {"train_puzzles": dataset.split("train").groups}
 
 
 def check_config(dataset: Dataset, config: RunConfig) -> None:
@@ -86,27 +87,38 @@ def check_run(trained: TrainedModel, dataset: Dataset) -> bool:
 
 def is_own(trained: TrainedModel, dataset: Dataset) -> bool:
     """Whether the run was trained on this data set."""
-    return _said(trained)["identity"] == dataset.identity
+    return bool(_said(trained)["identity"] == dataset.identity)
 
 
 def check_unseen(trained: TrainedModel, dataset: Dataset, split: str) -> None:
-    """Compare a split with the run's training puzzles. UserError: it holds some of them."""
-    seen = np.frombuffer(base64.b64decode(_said(trained)["puzzles"]), dtype=np.uint64)
+    """Compare a split with the run's training puzzles. UserError: it holds some of them.
+
+    Prints a warning if none is found, but the run keeps the keys of a part of its training puzzles only.
+    """
+    said = _said(trained)
+    seen, count = np.frombuffer(base64.b64decode(said["puzzles"]), dtype=np.uint64), said["train_puzzles"]
     divided = bool(dataset.manifest) and is_own(trained, dataset)  # when it was built
     if divided or not len(seen) or not dataset.has(split):
         return
     data = trained.config.data
     keys = task_of(data.task).keys_of(data, dataset.split(split))
+    all_known = count is not None and count <= len(seen)
     if shared := int(np.isin(keys, seen).sum()):
-        all_known = data.train_puzzles is not None and data.train_puzzles <= len(seen)
         least = "" if all_known else "at least "
         raise UserError(
             f"{least}{shared:,} of the {len(keys):,} {split} puzzles in {dataset.folder} are, up to symmetry, puzzles "
             f"that {trained.meta['run']} was trained on: give the run's own data set, or one without them"
         )
+    if not all_known:
+        known = f"{len(seen):,} of the {f'{count:,}' if count else 'unknown number of'} puzzles"
+        log.warning(
+            "the %s puzzles in %s were compared with %s that %s was trained on: none is in both, but nothing is known "
+            "of the other training puzzles",
+            *(split, dataset.folder, known, trained.meta["run"]),
+        )
 
 
-def _check_identifiers(trained: TrainedModel, dataset: Dataset, said: dict[str, str]) -> None:
+def _check_identifiers(trained: TrainedModel, dataset: Dataset, said: dict[str, Any]) -> None:
     ids = said["identifiers"], dataset.identifiers
     more = dataset.puzzles.num_ids > trained.meta["num_ids"]
     if more or (ids[0] != ids[1] and (all(ids) or said["identity"])):
@@ -118,9 +130,10 @@ def _check_identifiers(trained: TrainedModel, dataset: Dataset, said: dict[str, 
         log.warning("nothing says whether %s has the puzzle identifiers of the run", dataset.folder)
 
 
-def _said(trained: TrainedModel) -> dict[str, str]:
+def _said(trained: TrainedModel) -> dict[str, Any]:
     """The run's record; of one by an earlier version, what its config tells."""
-    known = {"identity": "", "identifiers": "", "puzzles": ""}
+    known: dict[str, Any] = {"identity": "", "identifiers": "", "puzzles": ""}
+    known["train_puzzles"] = trained.config.data.train_puzzles
     if "data" not in trained.meta and (identity := _identity(trained)):
         known["identity"] = digest(identity)
     return {name: trained.meta.get("data", {}).get(name, value) for name, value in known.items()}

@@ -1,6 +1,7 @@
 """ARC tasks: layout, canvases, copies and their inverses, voting."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -259,13 +260,14 @@ def test_two_votes_beat_the_single_best_prediction(folder):
     assert solved(test, {}).sum() == 0
 
 
-def test_votes_are_ranked_by_count_then_confidence():
+def test_votes_are_ranked_by_count_then_mean_probability():
+    """Not by the mean logit, in which one very sure copy outweighs the doubts of another."""
     a, b, c = (np.full((1, 1), value, dtype=np.uint8) for value in (1, 2, 3))
     wide = np.full((1, 2), 1, dtype=np.uint8)
-    ranked = vote([a, b, b, c, wide], [0.9, 0.1, 0.2, 0.5, 0.95])
-    assert [answer.grid.tolist() for answer in ranked] == [[[2]], [[1, 1]], [[1]], [[3]]]
-    assert ranked[0].votes == 2
-    assert ranked[0].confidence == pytest.approx(0.15)
+    ranked = vote([a, b, b, c, wide, wide], [-0.5, 10.0, -1.0, -800.0, 3.0, 3.0])
+    assert [answer.grid.tolist() for answer in ranked] == [[[1, 1]], [[2]], [[1]], [[3]]]
+    assert [answer.votes for answer in ranked] == [2, 2, 1, 1]
+    assert ranked[1].confidence == pytest.approx((1 + 1 / (1 + math.e)) / 2, abs=1e-4)
 
 
 def test_equivalent_tasks_share_a_class(tmp_path):

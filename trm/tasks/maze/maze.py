@@ -110,24 +110,24 @@ def read_pool(config: DataConfig, files: list[tuple[str, Path]], divided: bool =
 
 
 def _check(
-    name: str, side: int, question: np.ndarray, answer: np.ndarray, first: int
+    name: str, side: int, question: np.ndarray, answer: np.ndarray, lines: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of a block's characters (questions, answers, number of the first line)."""
+    """Tokens of a block's characters (questions, answers, numbers of their lines)."""
     table = np.zeros(256, dtype=np.uint8)
     for token, character in enumerate(CHARACTERS, start=1):
         table[ord(character)] = token
     questions, answers = table[question], table[answer]
     for column, tokens, text in (("question", questions, question), ("answer", answers, answer)):
-        refuse_characters(tokens == 0, text, column, f"'{CHARACTERS}'", name, first)
+        refuse_characters(tokens == 0, text, column, f"'{CHARACTERS}'", name, lines)
     for token, what in ((START, "S (start)"), (GOAL, "G (goal)")):
         count = (questions == token).sum(axis=1)
-        refuse(count != 1, name, first, lambda at: f"the maze has {count[at]} {what}, not one")  # noqa: B023 (called at once)
+        refuse(count != 1, name, lines, lambda at: f"the maze has {count[at]} {what}, not one")  # noqa: B023 (called at once)
     refuse(
-        (questions == PATH).any(axis=1), name, first, lambda at: "the question shows a path (o): remove it"
+        (questions == PATH).any(axis=1), name, lines, lambda at: "the question shows a path (o): remove it"
     )
     same = (answers == questions) | ((answers == PATH) & (questions == OPEN))
     refuse(
-        ~same.all(axis=1), name, first, lambda at: "question and answer show different mazes: correct them"
+        ~same.all(axis=1), name, lines, lambda at: "question and answer show different mazes: correct them"
     )
     faults = examine(side, questions, answers)[0]
     words = {
@@ -135,7 +135,7 @@ def _check(
         2: "the answer is not a shortest path",
         3: "the answer's path is broken",
     }
-    refuse(faults > 0, name, first, lambda at: f"{words[int(faults[at])]}: correct or remove it")
+    refuse(faults > 0, name, lines, lambda at: f"{words[int(faults[at])]}: correct or remove it")
     return questions, answers
 
 

@@ -149,9 +149,9 @@ def csv_pool(config: DataConfig, files: list[tuple[str, Path]], divided: bool = 
 
 
 def check_values(
-    geometry: Geometry, name: str, questions: np.ndarray, answers: np.ndarray, first: int
+    geometry: Geometry, name: str, questions: np.ndarray, answers: np.ndarray, lines: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values of the characters of a CSV file, from its line `first` on.
+    """Values of the characters of a CSV file, in its `lines`.
 
     Raises:
         UserError: an invalid character, or an answer that breaks a rule or contradicts a clue.
@@ -161,7 +161,7 @@ def check_values(
         wrong = table[texts] == 255
         if column == "answer":
             wrong |= table[texts] == 0
-        refuse_characters(wrong, texts, column, f"digits up to {SYMBOLS[geometry.side - 1]}", name, first)
+        refuse_characters(wrong, texts, column, f"digits up to {SYMBOLS[geometry.side - 1]}", name, lines)
     questions, answers = table[questions], table[answers]
     contradicts = ((questions > 0) & (questions != answers)).any(axis=1)
     broken = broken_rule(geometry, answers)
@@ -175,14 +175,15 @@ def check_values(
         what = "repeats a digit in a row, column or box" if broken[at] else "contradicts a clue"
         return f"the answer {what}; {advice[int(solve(geometry, questions[at : at + 1])[1][0])]}"
 
-    refuse(contradicts | broken, name, first, verdict)
+    refuse(contradicts | broken, name, lines, verdict)
     return questions, answers
 
 
 def check_unique(geometry: Geometry, questions: np.ndarray, ratings: np.ndarray, name: str) -> np.ndarray:
     """The ratings, missing ones (-1) computed by our solver. Raises UserError for a puzzle with several solutions."""
     _, solutions, own = solve(geometry, questions)
-    refuse(solutions != 1, name, 2, lambda at: "the puzzle has more than one solution: remove it")
+    lines = np.arange(2, 2 + len(questions))
+    refuse(solutions != 1, name, lines, lambda at: "the puzzle has more than one solution: remove it")
     return np.where(ratings < 0, own, ratings).astype(np.int32)
 
 
