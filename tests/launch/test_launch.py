@@ -175,14 +175,6 @@ def test_a_profile_that_is_not_utf8_is_named_with_its_line(tmp_path, capsys):
     assert f"{tmp_path}/config.yaml, line 2: not UTF-8 text" in capsys.readouterr().err
 
 
-def test_a_figure_with_the_name_of_another_experiments_is_refused(tmp_path, monkeypatch):
-    study = copy.deepcopy(STUDY)
-    study["experiments"]["data_size"]["figures"][0]["name"] = "Batch"
-    monkeypatch.chdir(new_project(tmp_path, study).folder)
-    with pytest.raises(UserError, match="data_size and batch both have a figure named batch"):
-        list(open_project({}).selection.figures)
-
-
 def test_a_dry_run_of_one_point_with_overrides_says_what_it_costs(fresh, monkeypatch):
     """With a home that cannot be written."""
     monkeypatch.setenv("HOME", "/proc/nowhere")

@@ -40,7 +40,6 @@ def dry_run(checkout, profile: str, *words: str, **environment: str) -> subproce
     ("profile", "figure", "words", "at_once"),
     [
         ("gpu", FIGURE, (), 1),
-        ("local", "results/plots/model_size.pdf", ("--cores", "1"), 1),
         ("slurm", FIGURE, ("--default-resources", "slurm_account=me"), 32),
     ],
 )
