@@ -27,7 +27,10 @@ def test_it_runs_before_all_else_and_makes_nothing_stale(project):
     assert project.would_run(*ASKED) == {}  # what exists asks for no check
     project.edit(lambda study: study["scales"]["laptop"].update(seeds=[0, 1, 2]))
     shutil.rmtree(project.folder / "results/datasets")
-    done = project.snakemake(*ASKED, "--cores", "2", "--until", "dataset")  # for runs on a pod never checked
+    jobs = project.would_run(*ASKED)  # three runs more, on a pod that was never checked
+    assert (jobs["preflight"], jobs["dataset"], jobs["train"]) == (1, 2, 3)
+    assert "source" not in jobs
+    done = project.snakemake(*ASKED, "--cores", "2", "--until", "dataset")
     started = order(done.stdout + done.stderr)
     assert started[0] == "Preflight of"
     assert started.count("Preflight of") == 1
