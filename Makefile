@@ -91,7 +91,7 @@ fetch: $(VENV)/.ready
 	@$(BIN)/python -m trm data fetch --scale $(SCALE)
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not full"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not full"
 
 test-all: test test-full
 

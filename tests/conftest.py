@@ -47,6 +47,10 @@ LONGEST = (
     "storage/test_training.py",
     "pipeline/test_reruns.py",
     "launch/test_kill.py",
+    "pipeline/test_trust.py",
+    "launch/test_launch.py",
+    "pipeline/test_profiles.py",
+    "pipeline/test_preflight.py",
 )
 """Begun first, so that no process ends with one of them while the others are idle."""
 

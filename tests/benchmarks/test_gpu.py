@@ -14,6 +14,7 @@ def call(monkeypatch, *arguments):
     return gpu.main()
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # from within torch.compile
 def test_both_tables(tmp_path, monkeypatch):
     assert call(monkeypatch, "--seconds", 3600, "--json", tmp_path / "gpu.json") == 0

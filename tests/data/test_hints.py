@@ -106,8 +106,3 @@ def test_bad_values_are_refused_in_a_sentence(data, words):
     with pytest.raises(UserError, match=words):
         raise UserError(error_sentence(caught.value, RunConfig))
     assert caught.value.error_count() == 1
-
-
-def test_a_task_without_clues_takes_no_hints():
-    with pytest.raises(UserError, match="questions of maze have no clues to add"):
-        dataset_identity(config(task="maze", hints=[0, 2]).data)

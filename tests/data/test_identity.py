@@ -70,6 +70,10 @@ def test_another_revision_of_the_official_files_is_another_data_set(monkeypatch)
     assert source_identity(DataConfig(**source_identity(DataConfig()))) == source_identity(DataConfig())
 
 
+def test_walls_are_part_of_mazes_that_are_not_open():
+    assert "walls" not in source_identity(maze_config())
+
+
 def test_shapes():
     assert shape(small()).seq_len == 16
     assert (shape(DataConfig()).seq_len, shape(DataConfig()).vocab_size) == (81, 11)
@@ -91,6 +95,9 @@ def test_shapes():
         (DataConfig(source="csv", files=("a.csv", "b.csv"), sha256=("a" * 64,)), "1 checksums for 2"),
         (DataConfig(source="csv", files=("a.csv",)), "0 checksums for 1"),
         (DataConfig(source="generate"), "give data.pool"),
+        (maze_config(hints=(0, 2)), "questions of maze have no clues to add"),
+        (maze_config(walls="uniform"), "maze_size must be odd, not 8"),
+        (maze_config(maze_size=9, walls="uniform", unique_path=True), r"unique without data\.unique_path"),
     ],
 )
 def test_impossible_combinations(config, words):

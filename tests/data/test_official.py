@@ -36,6 +36,8 @@ class Hub(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
+    disable_nagle_algorithm = True
+
     def do_GET(self):
         hub = self.server
         content = hub.files.get(self.path)

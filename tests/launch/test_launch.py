@@ -14,6 +14,7 @@ from tests.pipeline.conftest import STUDY, Project, job_stats, new_project
 from tests.shell import ROOT, start
 from trm.cli import main
 from trm.errors import UserError
+from trm.launch.jobs import Jobs
 from trm.launch.lock import wait_and_join
 from trm.launch.snakemake import with_config
 from trm.pipeline.catalogue import RUN_FILES
@@ -35,25 +36,26 @@ def lock(project, output="results/report.html"):
     return locks
 
 
-def test_a_stale_lock_is_removed(fresh):
-    lock(fresh, fresh.folder / "results/report.html")
-    result = fresh.run("--until", "source")
-    assert result.returncode == 0, result.stderr
-
-
-def test_locks_of_another_machine_stay_until_they_are_removed(fresh):
+def test_locks_of_another_machine_stay_until_they_are_removed_and_stale_ones_do_not(
+    fresh, monkeypatch, capsys
+):
     """On a file system whose flock binds one machine only, nobody here knows whether that controller lives."""
     locks = lock(fresh)
-    (fresh.folder / ".snakemake/trm-run.lock").write_text("4711 login1")
-    result = fresh.run()
-    assert result.returncode == 2
-    assert "process 4711 on login1 may still run in this folder" in result.stderr
-    plain = fresh.snakemake(check=False)
+    path = fresh.folder / ".snakemake/trm-run.lock"
+    path.write_text("4711 login1")
+    monkeypatch.chdir(fresh.folder)
+    assert main(["study", "run", "--profile", "profiles/local"]) == 2
+    assert "process 4711 on login1 may still run in this folder" in capsys.readouterr().err
+    plain = fresh.snakemake("--until", "source", check=False)
     assert "process 4711 on login1 may still run" in plain.stderr
     assert "cannot be locked" in plain.stderr
     assert any(locks.iterdir())
     fresh.snakemake("--unlock")
-    assert fresh.run("--until", "source").returncode == 0
+    assert not locks.exists()
+    path.write_text("")
+    lock(fresh, fresh.folder / "results/report.html")
+    result = fresh.run("--until", "source")
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize(
@@ -173,27 +175,15 @@ def test_a_profile_that_is_not_utf8_is_named_with_its_line(tmp_path, capsys):
     assert f"{tmp_path}/config.yaml, line 2: not UTF-8 text" in capsys.readouterr().err
 
 
-def test_a_figure_with_the_name_of_another_experiments_is_refused(tmp_path, monkeypatch):
-    study = copy.deepcopy(STUDY)
-    study["experiments"]["data_size"]["figures"][0]["name"] = "Batch"
-    monkeypatch.chdir(new_project(tmp_path, study).folder)
-    with pytest.raises(UserError, match="data_size and batch both have a figure named batch"):
-        list(open_project({}).selection.figures)
-
-
-def test_set_reaches_the_runs_and_a_dry_run_says_what_they_cost(fresh):
-    sets = ("--set", "training.steps=3,training.lr=1e-3", "--set", "runtime.log_every=1")
-    result = fresh.run("-n", "-p", *sets, "batch")
-    assert result.returncode == 0, result.stderr
-    assert "3 steps" in result.stdout
-    assert re.search(r"^batch +8 +4 ", result.stderr, re.MULTILINE)
-
-
-def test_one_point_of_an_experiment_and_a_home_that_cannot_be_written(fresh, monkeypatch):
+def test_a_dry_run_of_one_point_with_overrides_says_what_it_costs(fresh, monkeypatch):
+    """With a home that cannot be written."""
     monkeypatch.setenv("HOME", "/proc/nowhere")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    result = fresh.run("-n", "data_size", "--point", "10")
+    sets = ("--set", "training.steps=3,training.lr=1e-3", "--set", "runtime.log_every=1")
+    result = fresh.run("-n", "-p", *sets, "data_size", "--point", "10")
     assert result.returncode == 0, result.stderr
+    assert "3 steps" in result.stdout
+    assert re.search(r"^data_size +[0-9]+ +2 ", result.stderr, re.MULTILINE)
     jobs = job_stats(result.stdout)
     assert jobs["train"] == 2
     assert "plot" not in jobs
@@ -209,10 +199,11 @@ def test_an_experiment_without_figures_makes_its_table(tmp_path, monkeypatch):
     assert project.selection.targets["batch"] == [project.catalogue.table_file("batch")]
 
 
-def test_a_point_that_the_scale_lacks_is_named_with_those_that_it_has(fresh):
-    result = fresh.run("-n", "data_size", "--point", "11")
-    assert result.returncode == 1
-    assert "11'; there are: train_puzzles=10; train_puzzles=20" in result.stderr + result.stdout
+def test_a_point_that_the_scale_lacks_is_named_with_those_that_it_has(fresh, monkeypatch):
+    monkeypatch.chdir(fresh.folder)
+    jobs = Jobs(open_project({"point": "11"}))
+    with pytest.raises(UserError, match="11'; there are: train_puzzles=10; train_puzzles=20"):
+        jobs.target("data_size")
 
 
 def test_a_study_of_ones_own_is_ready_to_run(tmp_path, capsys):

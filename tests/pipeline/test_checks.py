@@ -73,6 +73,7 @@ GUESSES = {"view_steps": 2, "view_guesses": 2}
         (figure(kind="restarts"), "a figure of kind restarts needs evaluation.restarts: set it"),
         (batch(figures=[{"kind": "unroll"}]), "a figure of kind unroll needs evaluation.unroll: set it"),
         (figure(kind="law", x="label"), "label is not a number"),
+        (figure(kind="curves", name="Data_size"), "batch and data_size both have a figure named data_size"),
         (figure(kind="steps", name="my-steps"),
          "experiment batch: figures: name: 'my-steps': names consist of letters, digits and _"),
         (batch(expects=[{"law": "parameter"}]),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 
 import pytest
 import yaml
@@ -21,33 +22,25 @@ def order(text: str) -> list[str]:
     return re.findall(r"^Job \d+: (\w+ ?\w*)", text, re.MULTILINE)
 
 
-def test_it_runs_before_all_else(built, tmp_path):
-    assert not list((built.folder / "results").glob("preflight-*.json"))  # nobody asked
-    project = new_project(tmp_path, STUDY)
-    done = project.snakemake(*ASKED, "--cores", "1", "--until", "dataset")
+def test_it_runs_before_all_else_and_makes_nothing_stale(project):
+    assert not list((project.folder / "results").glob("preflight-*.json"))  # nobody asked
+    assert project.would_run(*ASKED) == {}  # what exists asks for no check
+    project.edit(lambda study: study["scales"]["laptop"].update(seeds=[0, 1, 2]))
+    shutil.rmtree(project.folder / "results/datasets")
+    jobs = project.would_run(*ASKED)  # three runs more, on a pod that was never checked
+    assert (jobs["preflight"], jobs["dataset"], jobs["train"]) == (1, 2, 3)
+    assert "source" not in jobs
+    done = project.snakemake(*ASKED, "--cores", "2", "--until", "dataset")
     started = order(done.stdout + done.stderr)
     assert started[0] == "Preflight of"
     assert started.count("Preflight of") == 1
     assert started.count("Data set") == 2
     (rows,) = (project.folder / "results").glob("preflight-*.json")
     assert all(row["green"] for row in yaml.safe_load(rows.read_text())["rows"])
-    jobs = project.would_run(*ASKED)
-    assert "preflight" not in jobs
-    assert jobs["train"] == 6
-
-
-def test_it_makes_nothing_stale(project):
-    assert project.would_run(*ASKED) == {}  # what exists asks for no check
-    project.edit(lambda study: study["scales"]["laptop"].update(seeds=[0, 1, 2]))
-    jobs = project.would_run(*ASKED)  # three runs more, on a pod that was never checked
-    assert (jobs["preflight"], jobs["train"]) == (1, 3)
-    assert "dataset" not in jobs
-    done = project.snakemake(*ASKED, "--cores", "2")
-    assert order(done.stdout + done.stderr)[0] == "Preflight of"
-    (rows,) = (project.folder / "results").glob("preflight-*.json")
     rows.touch()
-    assert project.would_run(*ASKED) == {}
-    assert project.would_run("--forcerun", "preflight", *ASKED).keys() <= {"preflight"}
+    jobs = project.would_run(*ASKED)
+    assert [jobs.get(rule, 0) for rule in ("preflight", "dataset", "train")] == [0, 0, 3]
+    assert project.would_run("--forcerun", "preflight", *ASKED).keys() == {"preflight"}
 
 
 def test_a_red_row_trains_nothing(tmp_path):
@@ -68,13 +61,12 @@ def emulated_bucket(server, monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize("profile", ["pod", "tpu"])
-def test_the_pods_profiles_ask_for_it_on_all_hosts(profile, emulated_bucket, tmp_path):
+def test_the_emulated_pods_profile_asks_for_it_on_all_hosts(emulated_bucket, tmp_path):
+    """As profiles/tpu does: test_profiles."""
     scale = STUDY["scales"]["laptop"] | {"hardware": "v4-64"}
     (tmp_path / "project").mkdir()
-    study = STUDY | {"scales": dict.fromkeys(("rehearsal", "tpu"), scale)}
-    project = new_project(tmp_path / "project", study)
-    done = project.snakemake("--profile", f"profiles/{profile}", "-n", "-p")
+    project = new_project(tmp_path / "project", STUDY | {"scales": {"rehearsal": scale}})
+    done = project.snakemake("--profile", "profiles/pod", "-n", "-p")
     assert "Preflight of 8 hosts" in done.stdout
     assert order(done.stdout)[0] == "Preflight of"
 

@@ -89,7 +89,8 @@ class Server:
 S3_SERVER = """
 import sys
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
+from werkzeug.serving import WSGIRequestHandler, make_server
+WSGIRequestHandler.disable_nagle_algorithm = True  # as in the proxy below
 # one request at a time: moto's conditional writes are not atomic among threads
 server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app))
 print(server.server_port, flush=True)
@@ -149,6 +150,7 @@ class Proxy:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else 40 ms between the head of each answer and its body
 
             def handle_any(self) -> None:
                 proxy._serve(self)

@@ -66,10 +66,33 @@ def proxied(request: pytest.FixtureRequest) -> tuple[Proxy, str]:
     return request.getfixturevalue("broken")[1], f"gs://{BUCKET}"
 
 
+class Clock:
+    """Time that passes only when someone sleeps; `during` is called at each sleep."""
+
+    def __init__(self) -> None:
+        self.now, self.during = 0.0, lambda: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.during()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of leases, and of those who wait for a bucket."""
+    made = Clock()
+    monkeypatch.setattr("trm.storage.lease.time", made)
+    monkeypatch.setattr("trm.storage.base.time", made)
+    return made
+
+
 def race(script: str, *places: object) -> list[subprocess.Popen[str]]:
     """A process of a script at each place, begun at once: each says "ready" and waits for a line."""
     pipes = {"stdin": subprocess.PIPE, "stderr": None}
-    jobs = [start(sys.executable, "-c", script, place, **pipes) for place in places]
+    jobs = [start(sys.executable, "-m", "tests.script", script, place, **pipes) for place in places]
     for job in jobs:
         assert job.stdout.readline() == "ready\n"
     for job in jobs:

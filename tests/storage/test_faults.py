@@ -2,6 +2,7 @@
 and denies."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ from trm.storage import (
 from trm.storage import gcs as gcs_store
 from trm.storage.gcs import GcsStore
 
+from .cloud import Proxy
 from .conftest import BUCKET, QUICK
 
 URI = f"gs://{BUCKET}/faults"
@@ -68,17 +70,23 @@ def same(store: GcsStore, path: Path) -> bool:
     return path.with_suffix(".copy").read_bytes() == path.read_bytes()
 
 
-def test_resumable_upload_goes_on_where_it_was(broken, big):
-    _, proxy = broken
-    store, chunks = GcsStore(URI, QUICK), []
+def chunks_of(proxy: Proxy, answer: Callable[[list[str]], int | str | None]) -> list[str]:
+    """The addresses, one a session, to which chunks of uploads are sent; `answer` may make a fault of the last."""
+    chunks: list[str] = []
 
-    def fault(method: str, path: str, count: int) -> int | None:
-        if "upload_id" in path and method == "PUT":
-            chunks.append(path)
-            return 503 if len(chunks) == 2 else None
-        return None
+    def fault(method: str, path: str, count: int) -> int | str | None:
+        if method != "PUT" or "upload_id" not in path:
+            return None
+        chunks.append(path)
+        return answer(chunks)
 
     proxy.fault = fault
+    return chunks
+
+
+def test_resumable_upload_goes_on_where_it_was(broken, big):
+    store = GcsStore(URI, QUICK)
+    chunks = chunks_of(broken[1], lambda sent: 503 if len(sent) == 2 else None)
     store.put_file("big", big)
     assert len(chunks) == 4  # the second chunk twice, the first once
     assert same(store, big)

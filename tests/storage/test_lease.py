@@ -13,28 +13,6 @@ from trm.storage.lease import Lease, LeaseHeld, LeaseLost
 from .conftest import race
 
 
-class Clock:
-    """Time that passes only when someone sleeps; `during` is called at each sleep."""
-
-    def __init__(self) -> None:
-        self.now, self.during = 0.0, lambda: None
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        self.during()
-
-
-@pytest.fixture
-def clock(monkeypatch) -> Clock:
-    """The clock of all leases of the test."""
-    made = Clock()
-    monkeypatch.setattr("trm.storage.lease.time", made)
-    return made
-
-
 def lease(store: Store) -> Lease:
     return Lease(store, "tiny", term=60)
 
@@ -109,7 +87,8 @@ def test_a_holder_that_lets_go_meanwhile_is_followed_at_once(store, clock, first
 
 def test_a_dead_process_of_this_machine_is_not_waited_for(store, clock):
     script = "import sys; from trm.storage import open_store; from trm.storage.lease import Lease;"
-    python("-c", f"{script} Lease(open_store(sys.argv[1]), 'tiny').acquire()", store.uri, check=True)
+    script += "Lease(open_store(sys.argv[1]), 'tiny').acquire()"
+    python("-m", "tests.script", script, store.uri, check=True)
     lease(store).acquire()
     assert clock.now == 0
 

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,29 +13,13 @@ from tests.training.puzzles import write_dataset
 from trm.backends.workers import wait_for_storage
 from trm.cli import main
 from trm.pipeline.files import Files
-from trm.storage import ABSENT, Patience, Unreachable, base, open_store
+from trm.storage import ABSENT, Patience, Unreachable, open_store
 from trm.storage.gcs import GcsStore, is_transient
 from trm.storage.mirror import Mirror
 
 from .conftest import BUCKET
-from .test_faults import big, same  # noqa: F401 (a fixture)
+from .test_faults import big, chunks_of, same  # noqa: F401 (a fixture)
 from .test_training import EAGER, RUN
-
-
-class Clock:
-    """Time in seconds, moved by those who sleep."""
-
-    now = 0.0
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep))
-    return made
 
 
 @pytest.mark.parametrize(("minutes", "fault"), [(3, "drop"), (15, 503)])
@@ -107,35 +90,14 @@ def test_a_patience_of_the_library_that_ended_is_no_end_of_ours():
     )
 
 
-@pytest.mark.parametrize("status", [404, 410])
-def test_a_lost_upload_session_starts_anew(broken, big, clock, status):  # noqa: F811
-    _, proxy = broken
-    store, lost = GcsStore(f"gs://{BUCKET}/lost"), []
+@pytest.mark.parametrize(("fault", "lost"), [(404, 2), (410, 2), ("drop", 1)])
+def test_upload_sessions_that_are_lost_or_never_answer_are_given_up(broken, big, clock, fault, lost):  # noqa: F811
+    def answer(chunks: list[str]) -> int | str | None:
+        return fault if len(set(chunks)) <= lost else None
 
-    def fault(method: str, path: str, count: int) -> int | None:
-        if "upload_id" in path and method == "PUT" and len(lost) < 2:
-            lost.append(path)
-            return status
-        return None
-
-    proxy.fault = fault
+    chunks, store = chunks_of(broken[1], answer), GcsStore(f"gs://{BUCKET}/lost")
     store.put_file("big", big)
-    assert len(lost) == 2
-    assert same(store, big)
-
-
-def test_a_session_that_never_answers_is_given_up(broken, big, clock):  # noqa: F811
-    _, proxy = broken
-    store, first = GcsStore(f"gs://{BUCKET}/silent"), []
-
-    def fault(method: str, path: str, count: int) -> str | None:
-        if "upload_id" in path and method == "PUT":
-            first.append(path)
-            return "drop" if path == first[0] else None
-        return None
-
-    proxy.fault = fault
-    store.put_file("big", big)
+    assert len(set(chunks)) == lost + 1
     assert clock.now < 900
     assert same(store, big)
 

@@ -48,19 +48,12 @@ def test_preconditions_let_one_writer_win(store):
     assert second.generation != first.generation
     with pytest.raises(Conflict):
         store.put_bytes("lock", b"3", generation=first.generation)
+    if not store.uri.startswith("gs"):  # fake-gcs-server ignores it: test_faults looks at the request instead
+        with pytest.raises(Conflict):
+            store.delete("lock", generation=first.generation)
     assert store.get_bytes("lock") == b"2"
     store.delete("lock", generation=second.generation)
     assert store.stat("lock") is None
-
-
-def test_deletes_have_preconditions_too(tmp_path):
-    # fake-gcs-server ignores these: test_faults looks at the requests instead
-    store = open_store(tmp_path)
-    first = store.put_bytes("lock", b"1")
-    store.put_bytes("lock", b"2")
-    with pytest.raises(Conflict):
-        store.delete("lock", generation=first.generation)
-    assert store.get_bytes("lock") == b"2"
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a/", "../a", "a/../../b"])

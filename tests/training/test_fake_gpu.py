@@ -30,7 +30,7 @@ CASES = {
     "8 workers": case(workers=8, halting_cost=0.01),
     "no puzzle tokens": case({"puzzle_tokens": 0}, optimizer="lion"),
     **{name: case(precision=name, optimizer="adamw") for name in ("float16", "bfloat16_weights")},
-    **{f"fault {name}": case(fault=name) for name in FAULTS},
+    **{f"fault {name}": case({"h_cycles": 1, "l_cycles": 1}, fault=name) for name in FAULTS},
 }
 
 

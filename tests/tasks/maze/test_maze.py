@@ -7,7 +7,6 @@ from tests.data.conftest import build, maze_config
 from trm.data.dataset import load
 from trm.data.pool import load_pool
 from trm.errors import UserError
-from trm.study.dataset_identity import source_identity
 from trm.tasks.build import build_source
 from trm.tasks.maze.kernels import distances
 from trm.tasks.maze.maze import canonical_mazes, examine, fill_dead_ends, generated_pool
@@ -66,14 +65,6 @@ def test_every_small_perfect_maze_is_found_and_more_are_refused():
     assert pool.puzzles == 28
     with pytest.raises(UserError, match="only 28 of .* perfect 5x5 mazes had different walls, not 29"):
         generated_pool(config.model_copy(update={"pool": 29}))
-
-
-def test_settings_of_perfect_mazes_that_exclude_each_other():
-    with pytest.raises(UserError, match="maze_size must be odd, not 8"):
-        source_identity(maze_config(walls="uniform"))
-    with pytest.raises(UserError, match=r"unique without data\.unique_path"):
-        source_identity(maze_config(maze_size=9, walls="uniform", unique_path=True))
-    assert "walls" not in source_identity(maze_config())
 
 
 def tokens(*lines: str) -> np.ndarray:
