@@ -22,7 +22,7 @@ import sys
 import time
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from trm.errors import UserError
 
@@ -70,6 +70,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
 
 
+class Row(NamedTuple):
+    """A puzzle and its answer."""
+
+    question: str
+    answer: str
+    """Valid if `solved`; otherwise the first model's best, or blank if the puzzle has no solution."""
+    solved: bool = False
+    step: int = 0
+    restart: int = 0
+    solutions: int = -1
+    """By the exact solver, at most 2; -1: unknown."""
+    model: str = ""
+    """The model that gave the answer; empty: none was asked."""
+
+
+class Rows(NamedTuple):
+    """What was found for some puzzles."""
+
+    rows: list[Row]
+    history: list[np.ndarray]
+    """The first puzzle's answer after each step."""
+    geometry: Geometry
+    seconds: float
+
+
 def run(args: argparse.Namespace) -> int:
     """Solve; 0 when every puzzle is solved, 1 when not."""
     for name in ("steps", "restarts"):
@@ -83,7 +108,43 @@ def run(args: argparse.Namespace) -> int:
     if many and args.svg:
         raise UserError("--svg draws one puzzle: give its characters")
     args.precision = args.precision or ("training" if many else "float32")
-    return _solve_many(args) if many else _solve_one(args)
+    if many:
+        name, texts, wanted = _read(args.puzzle)
+        places = [f"{name} line {line}: " for line, _ in texts]
+        return _print_many(args, solve(args, [text for _, text in texts], places), wanted)
+    from trm.tasks.sudoku.geometry import cells_of
+
+    return _print_one(args, solve(args, [cells_of(args.puzzle)], [""]))
+
+
+def solve(args: argparse.Namespace, texts: list[str], places: list[str]) -> Rows:
+    """Ask the models, the largest first, for each puzzle that has a solution until one of them solves it.
+
+    `texts`: puzzles of one size. `places`: where each was read, for errors.
+    """
+    from trm.evaluation.solve import geometry_of
+    from trm.tasks.sudoku.geometry import parse_puzzles, to_text
+
+    models = _models(args, len(texts[0]))
+    geometry = geometry_of(models[0][1])
+    questions = parse_puzzles(geometry, texts, places)
+    started, solutions = time.monotonic(), _solutions(geometry, questions)
+    blank = to_text(questions[0] * 0)
+    rows = [Row(text, blank, solutions=number) for text, number in zip(texts, solutions, strict=True)]
+    history: list[np.ndarray] = []
+    left = [i for i, row in enumerate(rows) if row.solutions]
+    for path, trained in models:
+        if not left:
+            break
+        found = _search(args, path, trained, geometry, questions[left])
+        for k, i in enumerate(left):
+            solved = bool(found.right[k])
+            if solved or not rows[i].model:
+                answer, steps = to_text(found.answers[k]), (int(found.steps[k]), int(found.starts[k]))
+                rows[i] = Row(texts[i], answer, solved, *steps, rows[i].solutions, path.name)
+                history = found.history if i == 0 else history
+        left = [i for i in left if not rows[i].solved]
+    return Rows(rows, history, geometry, time.monotonic() - started)
 
 
 def _models(args: argparse.Namespace, cells: int) -> list[tuple[Path, TrainedModel]]:
@@ -113,29 +174,28 @@ def _search(
     return solve(net, geometry, questions, steps, args.restarts, f"solving with {path.name}")
 
 
-def _solve_one(args: argparse.Namespace) -> int:
-    from trm.tasks.sudoku.geometry import cells_of, parse_puzzles, to_text
+def _solutions(geometry: Geometry, questions: np.ndarray) -> list[int]:
+    """Number of solutions by the exact solver, up to 2. Grids so large that it may take forever: -1, or 0 if the clues
+    contradict one another."""
+    from trm.evaluation.solve import fault
+    from trm.tasks.sudoku.pool import solve
 
-    text = cells_of(args.puzzle)
-    models = _models(args, len(text))
-    from trm.evaluation.solve import fault, geometry_of, panels
+    if geometry.side > EXACT:
+        return [0 if fault(geometry, question, question) else -1 for question in questions]
+    return [int(number) for number in solve(geometry, questions)[1]]
 
-    geometry = geometry_of(models[0][1])
-    (question,) = parse_puzzles(geometry, [text])
-    if problem := fault(geometry, question, question):
-        raise UserError(f"the puzzle's clues contradict one another: {problem}")
-    if question.all():
-        print("The grid is complete and keeps every rule, so there is nothing to solve.")
-        return 0
-    solutions = int(_solutions(geometry, question[None])[0])
-    if solutions == 0:
+
+def _print_one(args: argparse.Namespace, found: Rows) -> int:
+    from trm.evaluation.solve import fault, panels
+    from trm.tasks.sudoku.geometry import from_text
+
+    row, geometry = found.rows[0], found.geometry
+    question, answer = from_text(row.question), from_text(row.answer)
+    if row.solutions == 0:
+        if problem := fault(geometry, question, question):
+            raise UserError(f"the puzzle's clues contradict one another: {problem}")
         print("The puzzle has no solution.")
         return 1
-    for path, trained in models:
-        geometry = geometry_of(trained)
-        found, name = _search(args, path, trained, geometry, question[None]), path.name
-        if found.right[0]:
-            break
     width = shutil.get_terminal_size((100, 24)).columns
     print("\n".join(panels(geometry, question, found.history, width)))
     if args.svg:
@@ -143,87 +203,47 @@ def _solve_one(args: argparse.Namespace) -> int:
         from trm.play.animation import animation
 
         write_text(args.svg, animation(geometry, question, found.history))
-    answer = to_text(found.answers[0])
-    where = f"step {found.steps[0]}" + (f" of restart {found.starts[0]}" if found.starts[0] else "")
-    print(answer)
-    if found.right[0]:
-        print(f"Solved at {where} by {name}: the answer keeps every rule and clue.{NUMBERS[solutions]}")
+    print(row.answer)
+    if row.solved:
+        where = f"step {row.step}" + (f" of restart {row.restart}" if row.restart else "")
+        print(
+            f"Solved at {where} by {row.model}: the answer keeps every rule and clue.{NUMBERS[row.solutions]}"
+        )
         return 0
-    wrong = fault(geometry, question, found.answers[0]) or "cells are left blank"
+    wrong = fault(geometry, question, answer) or "cells are left blank"
     print(
         f"Not solved. The last answer breaks the rules: {wrong}. More steps or restarts may help "
-        f"(--steps, --restarts).{NUMBERS[2] * (solutions == 2)}"
+        f"(--steps, --restarts).{NUMBERS[2] * (row.solutions == 2)}"
     )
     return 1
 
 
-def _solutions(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
-    """Number of solutions by the exact solver, up to 2; -1 for grids so large that it may take forever."""
-    import numpy as np
-
-    from trm.tasks.sudoku.pool import solve
-
-    if geometry.side > EXACT:
-        return np.full(len(questions), -1)
-    return solve(geometry, questions)[1]
-
-
-def _solve_many(args: argparse.Namespace) -> int:
-    import numpy as np
-
-    from trm.evaluation.solve import geometry_of, keeps_rules
-    from trm.tasks.sudoku.geometry import parse_puzzles, to_text
-
-    name, texts, wanted = _read(args.puzzle)
-    models = _models(args, len(texts[0][1]))
-    geometry = geometry_of(models[0][1])
-    places = [f"{name} line {line}: " for line, _ in texts]
-    questions = parse_puzzles(geometry, [text for _, text in texts], places)
-    started, solutions = time.monotonic(), _solutions(geometry, questions)
-    complete = questions.all(axis=1) & keeps_rules(geometry, questions, questions)
-    asked = ~complete
-    left = np.flatnonzero(asked & (solutions != 0))
-    total: Any = None
-    for path, trained in models:
-        found = _search(args, path, trained, geometry, questions[left])
-        if total is None:
-            total = [np.zeros((len(questions), *part.shape[1:]), part.dtype) for part in found[:5]]
-            chosen = np.ones(len(left), dtype=bool)
-        else:
-            chosen = found.right
-        for mine, its in zip(total, found[:5], strict=True):
-            mine[left[chosen]] = its[chosen]
-        left = np.flatnonzero(asked & (solutions != 0) & ~total[4])
-    answers, _, steps, starts, right = total
-    answers[complete] = questions[complete]
-    grids = list(map(to_text, answers))
+def _print_many(args: argparse.Namespace, found: Rows, wanted: list[str]) -> int:
+    """`wanted`: the answers that the file gives, or none."""
+    rows = found.rows
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(("question", "answer", "solved", "step", "restart", "solutions"))
-    for (_, text), grid, given, *rest in zip(
-        texts, grids, complete, right, steps, starts, solutions, strict=True
-    ):
-        how = ("", "", "") if given else (int(rest[0]), *rest[1:3])
-        writer.writerow((text, grid, *how, SOLUTIONS[int(rest[3])]))
+    for row in rows:
+        numbers = int(row.solved), row.step, row.restart
+        writer.writerow((row.question, row.answer, *numbers, SOLUTIONS[row.solutions]))
     if args.out:
         from trm.io import write_text
 
         write_text(args.out, table.getvalue())
     elif args.puzzle == "-":
         print(table.getvalue(), end="")
-    without, several = int((solutions == 0).sum()), int((solutions == 2).sum())
-    same = sum(map(str.__eq__, compress(grids, asked), compress(wanted, asked)))
-    count, all_asked = int(right.sum()), int(asked.sum())
+    solved = sum(row.solved for row in rows)
+    without, several = (sum(row.solutions == number for row in rows) for number in (0, 2))
+    same = sum(row.answer == answer for row, answer in zip(rows, wanted, strict=False))
     print(
-        f"{count:,} of {all_asked:,} puzzles solved ({100 * count / max(1, all_asked):.1f} %) in "
-        f"{time.monotonic() - started:.1f} s"
-        + f"; {int(complete.sum()):,} are complete grids, which are not counted" * bool(complete.any())
+        f"{solved:,} of {len(rows):,} puzzles solved ({100 * solved / len(rows):.1f} %) in {found.seconds:.1f} s"
         + f"; {without:,} have no solution" * bool(without)
         + f"; {several:,} have several solutions" * bool(several)
         + f"; {same:,} answers equal the file's" * bool(wanted),
         file=sys.stderr if args.puzzle == "-" and not args.out else sys.stdout,
     )
-    return 0 if right[asked & (solutions != 0)].all() else 1
+    return 0 if solved == len(rows) - without else 1
 
 
 def _read(place: str) -> tuple[str, list[tuple[int, str]], list[str]]:
