@@ -187,10 +187,10 @@ def _solutions(geometry: Geometry, questions: np.ndarray) -> list[int]:
 
 def _print_one(args: argparse.Namespace, found: Rows) -> int:
     from trm.evaluation.solve import fault, panels
-    from trm.tasks.sudoku.geometry import from_text
+    from trm.tasks.sudoku.geometry import parse_puzzles
 
     row, geometry = found.rows[0], found.geometry
-    question, answer = from_text(row.question), from_text(row.answer)
+    question, answer = parse_puzzles(geometry, [row.question, row.answer], ["", ""])
     if row.solutions == 0:
         if problem := fault(geometry, question, question):
             raise UserError(f"the puzzle's clues contradict one another: {problem}")
