@@ -79,16 +79,26 @@ class Jobs:
         so many minutes and starts it again; `mpi` and `tasks` for the Slurm plugin, for which the command starts a
         process on each node.
         """
-        plan, name_of = self.plan, NAMES.get(rule)
-        if name_of is None:  # one number for all
+        plan = self.plan
+        if rule not in NAMES:  # the same for all
             minutes, memory = plan.minutes(rule), plan.memory_mb(rule)
             found: dict[str, Any] = {
                 "runtime": minutes,
                 "mem_mb": lambda wildcards, attempt: attempt * memory,
             }
             return found | ({"tpu_hosts": plan.pod_hosts} if rule == "preflight" else {})
+        name_of = NAMES[rule]
+
+        @ends_snakemake
+        def runtime(wildcards: Any) -> int:
+            return plan.minutes(rule, name_of(wildcards))
+
+        @ends_snakemake
+        def gpu(wildcards: Any) -> int:
+            return plan.gpus(wildcards.run)
+
         found = {
-            "runtime": ends_snakemake(lambda wildcards: plan.minutes(rule, name_of(wildcards))),
+            "runtime": runtime,
             "mem_mb": lambda wildcards, attempt: attempt * plan.memory_mb(rule, name_of(wildcards)),
         }
         if rule == "evaluate":
@@ -97,7 +107,7 @@ class Jobs:
             nodes = plan.nodes
             found |= {
                 "tpu_hosts": lambda wildcards: plan.hosts(wildcards.run),
-                "gpu": ends_snakemake(lambda wildcards: plan.gpus(wildcards.run)),
+                "gpu": gpu,
                 "nodes": lambda wildcards: nodes(wildcards.run),
                 "mpi": lambda wildcards: "srun" if nodes(wildcards.run) > 1 else None,
                 "tasks": lambda wildcards: n if (n := nodes(wildcards.run)) > 1 else None,
@@ -131,14 +141,14 @@ class Jobs:
     def preflight_of(self, rule: str) -> Any:
         """Input of a rule: the pod's check, for jobs that have something to do: the others would run again after a new
         check. No function where there is no check, since Snakemake would call it for each of thousands of runs."""
-        files = {
+        files: dict[str, Callable[[Any], list[str]]] = {
             "source": lambda wildcards: self.catalogue.source_files(wildcards.source),
             "dataset": lambda wildcards: self.catalogue.dataset_files(wildcards.dataset),
             "train": lambda wildcards: self.catalogue.run_files(wildcards.run),
-        }[rule]
+        }
 
         def check(wildcards: Any) -> list[Any]:
-            done = self._outputs_exist(files(wildcards))
+            done = self._outputs_exist(files[rule](wildcards))
             return [] if done else [ancient(self.file(self.preflight, retrieve=False))]
 
         return check if self.preflight else []
