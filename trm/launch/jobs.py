@@ -87,34 +87,24 @@ class Jobs:
                 "mem_mb": lambda wildcards, attempt: attempt * memory,
             }
             return found | ({"tpu_hosts": plan.pod_hosts} if rule == "preflight" else {})
-        name_of = NAMES[rule]
-
-        @ends_snakemake
-        def runtime(wildcards: Any) -> int:
-            return plan.minutes(rule, name_of(wildcards))
-
-        @ends_snakemake
-        def gpu(wildcards: Any) -> int:
-            return plan.gpus(wildcards.run)
-
+        name_of, nodes = NAMES[rule], plan.nodes
         found = {
-            "runtime": runtime,
+            "runtime": lambda wildcards: plan.minutes(rule, name_of(wildcards)),
             "mem_mb": lambda wildcards, attempt: attempt * plan.memory_mb(rule, name_of(wildcards)),
         }
         if rule == "evaluate":
             found |= {"tpu_hosts": 1, "gpu": self.settings.gpus}
         if rule == "train":
-            nodes = plan.nodes
             found |= {
                 "tpu_hosts": lambda wildcards: plan.hosts(wildcards.run),
-                "gpu": gpu,
+                "gpu": lambda wildcards: plan.gpus(wildcards.run),
                 "nodes": lambda wildcards: nodes(wildcards.run),
                 "mpi": lambda wildcards: "srun" if nodes(wildcards.run) > 1 else None,
                 "tasks": lambda wildcards: n if (n := nodes(wildcards.run)) > 1 else None,
                 "tasks_per_gpu": 0,
                 "stall": lambda wildcards: plan.stall(wildcards.run),
             }
-        return found
+        return {name: ends_snakemake(item) if callable(item) else item for name, item in found.items()}
 
     def _repeats(self) -> bool:
         """Whether jobs may run whose outputs exist: --forcerun or --forceall was given, or this process runs one job.
