@@ -19,22 +19,14 @@ import io
 import os
 import shutil
 import sys
-import time
-from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trm.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
+    from trm.evaluation.solve import Rows
 
-    from trm.evaluation.solve import Solved
-    from trm.tasks.sudoku.geometry import Geometry
-    from trm.training.outputs import TrainedModel
-
-EXACT = 9
-"""Largest grids for the exact solver, in rows: larger ones may take it years."""
 SOLUTIONS = {-1: "", 0: "none", 1: "one", 2: "several"}
 NUMBERS = {
     -1: "",
@@ -70,31 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
 
 
-class Row(NamedTuple):
-    """A puzzle and its answer."""
-
-    question: str
-    answer: str
-    """Valid if `solved`; otherwise the first model's best, or blank if the puzzle has no solution."""
-    solved: bool = False
-    step: int = 0
-    restart: int = 0
-    solutions: int = -1
-    """By the exact solver, at most 2; -1: unknown."""
-    model: str = ""
-    """The model that gave the answer; empty: none was asked."""
-
-
-class Rows(NamedTuple):
-    """What was found for some puzzles."""
-
-    rows: list[Row]
-    history: list[np.ndarray]
-    """The first puzzle's answer after each step."""
-    geometry: Geometry
-    seconds: float
-
-
 def run(args: argparse.Namespace) -> int:
     """Solve; 0 when every puzzle is solved, 1 when not."""
     for name in ("steps", "restarts"):
@@ -107,82 +74,23 @@ def run(args: argparse.Namespace) -> int:
     many = is_file or args.puzzle == "-"
     if many and args.svg:
         raise UserError("--svg draws one puzzle: give its characters")
-    args.precision = args.precision or ("training" if many else "float32")
-    if many:
-        name, texts, wanted = _read(args.puzzle)
-        places = [f"{name} line {line}: " for line, _ in texts]
-        return _print_many(args, solve(args, [text for _, text in texts], places), wanted)
     from trm.tasks.sudoku.geometry import cells_of
 
-    return _print_one(args, solve(args, [cells_of(args.puzzle)], [""]))
-
-
-def solve(args: argparse.Namespace, texts: list[str], places: list[str]) -> Rows:
-    """Ask the models, the largest first, for each puzzle that has a solution until one of them solves it.
-
-    `texts`: puzzles of one size. `places`: where each was read, for errors.
-    """
-    from trm.evaluation.solve import geometry_of
-    from trm.tasks.sudoku.geometry import parse_puzzles, to_text
-
-    models = _models(args, len(texts[0]))
-    geometry = geometry_of(models[0][1])
-    questions = parse_puzzles(geometry, texts, places)
-    started, solutions = time.monotonic(), _solutions(geometry, questions)
-    blank = to_text(questions[0] * 0)
-    rows = [Row(text, blank, solutions=number) for text, number in zip(texts, solutions, strict=True)]
-    history: list[np.ndarray] = []
-    left = [i for i, row in enumerate(rows) if row.solutions]
-    for path, trained in models:
-        if not left:
-            break
-        found = _search(args, path, trained, geometry, questions[left])
-        for k, i in enumerate(left):
-            solved = bool(found.right[k])
-            if solved or not rows[i].model:
-                answer, steps = to_text(found.answers[k]), (int(found.steps[k]), int(found.starts[k]))
-                rows[i] = Row(texts[i], answer, solved, *steps, rows[i].solutions, path.name)
-                history = found.history if i == 0 else history
-        left = [i for i in left if not rows[i].solved]
-    return Rows(rows, history, geometry, time.monotonic() - started)
-
-
-def _models(args: argparse.Namespace, cells: int) -> list[tuple[Path, TrainedModel]]:
-    from trm.evaluation.solve import find_models
+    wanted: list[str] = []
+    if many:
+        name, numbered, wanted = _read(args.puzzle)
+        texts, places = [text for _, text in numbered], [f"{name} line {line}: " for line, _ in numbered]
+    else:
+        texts, places = [cells_of(args.puzzle)], [""]
+    from trm.evaluation.solve import find_models, solve_texts
     from trm.play import models_folder
 
-    if args.model:
-        if not args.model.exists():
-            raise UserError(f"--model {args.model} does not exist: give the folder of a finished run")
-        return find_models([args.model], cells)
-    return find_models([models_folder()], cells)
-
-
-def _search(
-    args: argparse.Namespace, path: Path, trained: TrainedModel, geometry: Geometry, questions: np.ndarray
-) -> Solved:
-    from trm.backends.registry import open_backend
-    from trm.evaluation.evaluate import inference_network
-    from trm.evaluation.solve import DEEPER, in_float32, solve
-    from trm.study.schema import EvaluationConfig
-
-    if args.precision == "float32":
-        trained = in_float32(trained)
-    backend = open_backend("cpu", args.threads)
-    net, _ = inference_network(trained, EvaluationConfig(), backend)
-    steps = args.steps or DEEPER * trained.config.model.halt_max_steps
-    return solve(net, geometry, questions, steps, args.restarts, f"solving with {path.name}")
-
-
-def _solutions(geometry: Geometry, questions: np.ndarray) -> list[int]:
-    """Number of solutions by the exact solver, up to 2. Grids so large that it may take forever: -1, or 0 if the clues
-    contradict one another."""
-    from trm.evaluation.solve import fault
-    from trm.tasks.sudoku.pool import solve
-
-    if geometry.side > EXACT:
-        return [0 if fault(geometry, question, question) else -1 for question in questions]
-    return [int(number) for number in solve(geometry, questions)[1]]
+    if args.model and not args.model.exists():
+        raise UserError(f"--model {args.model} does not exist: give the folder of a finished run")
+    models = find_models([args.model or models_folder()], len(texts[0]))
+    precision = args.precision or ("training" if many else "float32")
+    found = solve_texts(texts, places, models, args.steps, args.restarts, precision, args.threads)
+    return _print_many(args, found, wanted) if many else _print_one(args, found)
 
 
 def _print_one(args: argparse.Namespace, found: Rows) -> int:
