@@ -104,6 +104,9 @@ def _print_one(args: argparse.Namespace, found: Rows) -> int:
             raise UserError(f"the puzzle's clues contradict one another: {problem}")
         print("The puzzle has no solution.")
         return 1
+    if row.complete:
+        print("The grid is complete and keeps every rule, so there is nothing to solve.")
+        return 0
     width = shutil.get_terminal_size((100, 24)).columns
     print("\n".join(panels(geometry, question, found.history, width)))
     if args.svg:
@@ -133,7 +136,7 @@ def _print_many(args: argparse.Namespace, found: Rows, wanted: list[str]) -> int
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(("question", "answer", "solved", "step", "restart", "solutions"))
     for row in rows:
-        numbers = int(row.solved), row.step, row.restart
+        numbers = ("", "", "") if row.complete else (int(row.solved), row.step, row.restart)
         writer.writerow((row.question, row.answer, *numbers, SOLUTIONS[row.solutions]))
     if args.out:
         from trm.io import write_text
@@ -141,17 +144,20 @@ def _print_many(args: argparse.Namespace, found: Rows, wanted: list[str]) -> int
         write_text(args.out, table.getvalue())
     elif args.puzzle == "-":
         print(table.getvalue(), end="")
-    solved = sum(row.solved for row in rows)
-    without, several = (sum(row.solutions == number for row in rows) for number in (0, 2))
-    same = sum(row.answer == answer for row, answer in zip(rows, wanted, strict=False))
+    asked = [row for row in rows if not row.complete]
+    solved, complete = sum(row.solved for row in asked), len(rows) - len(asked)
+    without, several = (sum(row.solutions == number for row in asked) for number in (0, 2))
+    same = sum(row.answer == answer for row, answer in zip(rows, wanted, strict=False) if not row.complete)
     print(
-        f"{solved:,} of {len(rows):,} puzzles solved ({100 * solved / len(rows):.1f} %) in {found.seconds:.1f} s"
+        f"{solved:,} of {len(asked):,} puzzles solved ({100 * solved / max(1, len(asked)):.1f} %) in "
+        f"{found.seconds:.1f} s"
+        + f"; {complete:,} are complete grids, which are not counted" * bool(complete)
         + f"; {without:,} have no solution" * bool(without)
         + f"; {several:,} have several solutions" * bool(several)
         + f"; {same:,} answers equal the file's" * bool(wanted),
         file=sys.stderr if args.puzzle == "-" and not args.out else sys.stdout,
     )
-    return 0 if solved == len(rows) - without else 1
+    return 0 if solved == len(asked) - without else 1
 
 
 def _read(place: str) -> tuple[str, list[tuple[int, str]], list[str]]:

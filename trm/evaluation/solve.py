@@ -72,6 +72,8 @@ class Row(NamedTuple):
     """By the exact solver, at most 2; -1: unknown."""
     model: str = ""
     """The model that gave the answer; empty: none was asked."""
+    complete: bool = False
+    """Whether the question is a complete grid that keeps every rule: nothing to solve, not counted."""
 
 
 class Rows(NamedTuple):
@@ -187,8 +189,10 @@ def solve_texts(
     started, blank = time.monotonic(), to_text(questions[0] * 0)
     solutions = _solutions(geometry, questions)
     rows = [Row(text, blank, solutions=number) for text, number in zip(texts, solutions, strict=True)]
+    for i in np.flatnonzero(questions.all(axis=1) & keeps_rules(geometry, questions, questions)):
+        rows[i] = rows[i]._replace(answer=to_text(questions[i]), complete=True)
     history: list[np.ndarray] = []
-    left = [i for i, row in enumerate(rows) if row.solutions]
+    left = [i for i, row in enumerate(rows) if row.solutions and not row.complete]
     for path, trained in models:
         if not left:
             break
