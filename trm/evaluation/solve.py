@@ -189,7 +189,8 @@ def solve_texts(
     started, blank = time.monotonic(), to_text(questions[0] * 0)
     solutions = _solutions(geometry, questions)
     rows = [Row(text, blank, solutions=number) for text, number in zip(texts, solutions, strict=True)]
-    for i in np.flatnonzero(questions.all(axis=1) & keeps_rules(geometry, questions, questions)):
+    complete = questions.all(axis=1) & keeps_rules(geometry, questions, questions)
+    for i in np.flatnonzero(complete).tolist():
         rows[i] = rows[i]._replace(answer=to_text(questions[i]), complete=True)
     history: list[np.ndarray] = []
     left = [i for i, row in enumerate(rows) if row.solutions and not row.complete]
