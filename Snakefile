@@ -7,7 +7,7 @@ from snakemake.utils import min_version
 min_version("9.20")
 
 from trm.errors import UserError
-from trm.launch.jobs import open_jobs, said
+from trm.launch.jobs import open_jobs
 
 try:
     study, controller = open_jobs(config, storage, workflow)
@@ -51,7 +51,7 @@ localrules:
 rule all:
     default_target: True
     input:
-        lambda wildcards: said(study.everything),
+        study.everything,
 
 
 include: "workflow/rules/preflight.smk"

@@ -1,10 +1,13 @@
 """What Snakemake is told of a job whose placement is part of the question."""
 
 import json
+import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from snakemake.logging import logger
 
 from trm.backends.cuda.gpus import visible_gpus
 from trm.errors import UserError
@@ -35,8 +38,9 @@ def test_workers_of_one_machine_have_a_core_each(jobs):
     for label, cores in (("CPU", 1), ("CPU, 2 workers", 2)):
         assert estimates.workers(names[label]) == estimates.threads(names[label]) == cores
     given, _ = jobs("port_validation", study="config/laptop.yaml", set={"runtime.log_every": 5})
-    options = [Jobs(found._project).train_options(names["CPU"])[3] for found in (estimates, given)]
-    assert [json.loads(text)["log_every"] for text in options] == [2, 5]  # the scale says 100
+    run = SimpleNamespace(run=names["CPU"])
+    options = [Jobs(found._project).train_options(run, None) for found in (estimates, given)]
+    assert [json.loads(words[3])["log_every"] for words in options] == [2, 5]  # the scale says 100
     study = estimates._project.study  # isoflop has some of these runs, and says 2
     assert {study.runtime[run].evals for run in study.experiment("baseline").runs} == {12}
     study.runtime[names["CPU"]] = study.scale.runtime.model_copy(update={"checkpoint_minutes": 20})
@@ -81,14 +85,18 @@ def test_commands_of_rules_see_the_same_study(jobs):
     assert given == ["experiments=ema", "xla_python=/x y/python", "set=training.lr=0.001"]
 
 
-def test_a_run_that_starts_from_weights_outside_the_study_needs_them_on_disk(jobs, tmp_path, monkeypatch):
+def test_a_run_that_starts_from_weights_outside_the_study_needs_them_on_disk(
+    jobs, tmp_path, monkeypatch, caplog
+):
     project = open_project({"experiments": "ema", "set": {"training.init_from": "older-12345678"}})
     assert project.catalogue.any_initial_weights
-    run = project.study.experiment("ema").points[0].runs[0].name
+    run = SimpleNamespace(run=project.study.experiment("ema").points[0].runs[0].name)
     inputs = Jobs(project)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="init_from=older-12345678: .* does not exist"):
+    monkeypatch.setattr(logger, "propagate", True)
+    with pytest.raises(SystemExit):
         inputs.initial_weights(run)
+    assert re.match("training.init_from=older-12345678: .* does not exist", caplog.messages[-1])
     weights = tmp_path / "results/runs/older-12345678/weights.safetensors"
     weights.parent.mkdir(parents=True)
     weights.touch()

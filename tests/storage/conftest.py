@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.shell import start
-from trm.storage import Patience, Store, open_store
+from trm.storage import SCHEMES, Patience, Store, open_store
 from trm.storage.gcs import GcsStore
 
 from .cloud import Proxy, Server, bucket_client, s3_environment, s3_on_loopback
@@ -120,18 +120,20 @@ def addresses(request: pytest.FixtureRequest, scheme: str) -> Callable[[str], st
     monkeypatch = request.getfixturevalue("monkeypatch")
     if scheme == "s3":
         use_s3(monkeypatch, request.getfixturevalue("s3_server"))
-    else:
+    elif scheme == "gs":
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("server").url)
+    else:
+        pytest.fail(f"{scheme}:// has no server here: start one")
     return lambda name: f"{scheme}://{BUCKET}/{request.getfixturevalue('tmp_path').name}/{name}"
 
 
-@pytest.fixture(params=["gs", "s3"])
+@pytest.fixture(params=list(SCHEMES))
 def bucket(request: pytest.FixtureRequest) -> Callable[[str], str]:
     """Addresses in a bucket of either kind."""
     return addresses(request, request.param)
 
 
-@pytest.fixture(params=["local", "gs", "s3"])
+@pytest.fixture(params=["local", *SCHEMES])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Store]:
     """Opens an empty store of any kind by name; the same name is the same store."""
     if request.param == "local":

@@ -72,7 +72,7 @@ def test_what_is_no_place_is_refused_and_not_made_a_folder(place, tmp_path, monk
     assert main(["train", "--config", "{}", "--dataset", "d", "--checkpoints", "c", "--out", place]) == 2
     assert f"out: {place} is no place for files" in capsys.readouterr().err
     with pytest.raises(UserError, match="data.files: .* is no place for files"):
-        with_checksums({"files": [place]}, "ema")
+        with_checksums({"data.files": [place]}, "ema")
     with pytest.raises(UserError, match="is no place for files"):
         split({"storage_prefix": place})
     assert list(tmp_path.iterdir()) == []

@@ -36,9 +36,6 @@ def test_generations_differ_in_speed_and_memory():
     v4, v5e, v6e = (parse_slice(name).generation for name in ("v4-8", "v5litepod-4", "v6e-4"))
     assert v5e.peak_flops < v4.peak_flops < v6e.peak_flops
     assert v5e.hbm_gib < v4.hbm_gib < v6e.hbm_gib
-    # MXU: v4 and v5e of 128 x 128, eight and four a chip; v6e of 256 x 256, four a chip
-    for generation, units, width in ((v4, 8, 128), (v5e, 4, 128), (v6e, 4, 256)):
-        assert generation.clock_hz * units * width**2 * 2 == pytest.approx(generation.peak_flops, rel=0.01)
 
 
 def test_unknown_slices_and_memory_are_refused(monkeypatch):

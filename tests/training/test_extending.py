@@ -8,6 +8,7 @@ from tests.backends.supervision import supervision_step
 from tests.conftest import block
 from tests.shell import ROOT
 from trm.model.plain import PlainNetwork
+from trm.pipeline.project import open_project
 from trm.study.grid import load_study
 from trm.study.schema import ModelConfig, TrainingConfig
 from trm.training.optim import flat
@@ -22,6 +23,16 @@ def test_the_printed_experiment_is_resolved(tmp_path):
     found = load_study(str(path), "laptop").experiment("decay")
     assert found.points[0].label == "weight_decay=0.03"
     assert len({run.name for point in found.points for run in point.runs}) == 4 * 3
+
+
+def test_the_printed_study_is_one(tmp_path, monkeypatch):
+    path = tmp_path / "own.yaml"
+    path.write_text(block("config/own.yaml"))
+    monkeypatch.chdir(ROOT)
+    project = open_project({"study": str(path)})
+    project.check_figures()
+    project.check_sizes()
+    assert [point.label for point in project.study.experiment("width").points] == ["d_model=16", "d_model=32"]
 
 
 def test_the_printed_optimiser_steps_by_the_momentums_sign(printed):

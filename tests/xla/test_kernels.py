@@ -158,7 +158,7 @@ for kind, *sizes in EXTREMES:
     kernel = kernel_of(kind, backward, 16, *sizes, added=not backward and kind != "channel")
     given = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in shapes_of(kernel)]
     module = jax.export.export(jitted(kernel), platforms=["tpu"])(*given).mlir_module()
-    print(kind, *sizes, "fits" if compile_for(module, where).text else "does not fit")
+    print(kind, *sizes, "fits" if compile_for(module, where).fits else "does not fit")
 """
 
 

@@ -31,10 +31,8 @@ def is_tiny(result: dict[str, Any], chips: int) -> None:
     assert result["fits"]
     assert result["chips"] == chips
     assert 0 < result["gib"] < 0.05
-    assert 0 < result["step_ms"] < 100
-    assert set(result["collectives"]) == {"all-reduce"}
-    assert result["collectives"]["all-reduce"]["count"] <= 3
-    assert result["collectives"]["all-reduce"]["bytes"] < 4 << 20
+    assert result["collectives"].keys() == {"all-reduce"}
+    assert result["collectives"]["all-reduce"] <= 3
     assert not result["remat"]
 
 
@@ -58,23 +56,13 @@ def test_what_does_not_fit_fits_with_the_knob_that_is_named(tmp_path):
     assert (code, found["fits"]) == (0, True)
 
 
-def kernels_are_counted(result: dict[str, Any], half: str) -> None:
-    """The kernels of half a block's mixer and of its channels, by their schedules."""
-    parts = {part: ms for part, ms in result["parts_ms"].items() if part.startswith("kernel")}
-    assert set(parts) == {
-        f"kernel {kind} {way}" for kind in (half, "channel") for way in ("forward", "backward")
-    }
-    assert all(0 < ms < 1 for ms in parts.values())
-
-
 def test_kernels_of_attention_are_compiled(tmp_path):
     model = {"d_model": 128, "layers": 1, "h_cycles": 1}
     run = config("attention", batch_size=16, precision="bfloat16")
     run = run.model_copy(update={"model": run.model.model_copy(update=model)})
     code, found = check(run, tmp_path)
     assert code == 0
-    kernels_are_counted(found, "attention")
-    assert set(found["collectives"]) == {"all-reduce"}
+    assert found["collectives"].keys() == {"all-reduce"}
 
 
 def sized(task: str) -> RunConfig:
@@ -97,19 +85,13 @@ def test_every_program_of_a_run_compiles(task, tmp_path):
     code, (step, found) = tpu_check(sized(task), tmp_path, "--steps", "all")
     assert code == 0
     is_tiny(step, chips=4)
-    if task == "sudoku":
-        kernels_are_counted(step, "token")
-    else:
-        assert not any("kernel" in part for part in step["parts_ms"])
-    # with the schedules of the kernels
-    assert len(list(tmp_path.glob("*.json"))) == (3 if task == "sudoku" else 2)
+    assert len(list(tmp_path.glob("*.json"))) == 2
     programs = found["programs"]
     wanted = {"step", "report", "validation", "checkpoint", "evaluation"}
     assert wanted <= {program["phase"] for program in programs}
     assert all(program["fits"] and 0 < program["gib"] < 1 for program in programs)
     phases = [program["phase"] for program in programs]
     # one step; the slots put together for the host; a validation is the first round, the others, and the score
-    assert max(program["ms"] for program in programs if program["phase"] == "step") > 0
     assert phases.count("checkpoint") <= 2
     assert phases.count("validation") <= 5
     reduced = [p for p in programs if p["phase"] == "step" and "all-reduce" in p["collectives"]]

@@ -39,7 +39,7 @@ class Mean:
         )
 
     def clipped(self, low: float, high: float) -> Mean:
-        """The same with its interval cut to [low, high], the range of the quantity."""
+        """The estimate with its interval cut to [low, high], the range of the quantity."""
         bounds = self.bounds and (max(low, self.bounds[0]), min(high, self.bounds[1]))
         return Mean(self.value, bounds, self.n)
 

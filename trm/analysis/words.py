@@ -208,11 +208,6 @@ def setting_in_words(column: str, value: Any) -> str:
     return f"{name} {'= ' if name.rsplit(' ', 1)[-1] in SYMBOLS else ''}{shown}"
 
 
-def hued(column: str | None, value: Any) -> str:
-    """` with ...`: one value of the colours' column, if there is one."""
-    return f" with {setting_in_words(column, value)}" if column else ""
-
-
 def duration(hours: float | None) -> str:
     """A length of time with two significant digits, in the unit that reads best."""
     if hours is None or not math.isfinite(hours):

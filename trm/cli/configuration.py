@@ -33,6 +33,7 @@ def run_config(argument: str, changes: list[str], files: str = "") -> RunConfig:
     """
     from trm.pipeline.settings import parse_overrides
     from trm.study.grid import typed
+    from trm.study.input_files import with_checksums
     from trm.study.merge import SECTIONS, flatten, merge_layers
 
     values, where = json_argument(argument, "--config"), "--config"
@@ -45,4 +46,5 @@ def run_config(argument: str, changes: list[str], files: str = "") -> RunConfig:
     seed = given.pop("seed", values.pop("seed", 0))
     if files:
         given["data.files"] = files.split(",")
-    return typed(merge_layers(flatten(values, where), flatten(given, "--set")), seed, where)[0]
+    merged = merge_layers(flatten(values, where), flatten(given, "--set"))
+    return typed(with_checksums(merged, where), seed, where)[0]

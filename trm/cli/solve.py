@@ -19,22 +19,14 @@ import io
 import os
 import shutil
 import sys
-import time
-from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trm.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
+    from trm.evaluation.solve import Rows
 
-    from trm.evaluation.solve import Solved
-    from trm.tasks.sudoku.geometry import Geometry
-    from trm.training.outputs import TrainedModel
-
-EXACT = 9
-"""Largest grids for the exact solver, in rows: larger ones may take it years."""
 SOLUTIONS = {-1: "", 0: "none", 1: "one", 2: "several"}
 NUMBERS = {
     -1: "",
@@ -82,60 +74,39 @@ def run(args: argparse.Namespace) -> int:
     many = is_file or args.puzzle == "-"
     if many and args.svg:
         raise UserError("--svg draws one puzzle: give its characters")
-    args.precision = args.precision or ("training" if many else "float32")
-    return _solve_many(args) if many else _solve_one(args)
+    from trm.tasks.sudoku.geometry import cells_of
 
-
-def _models(args: argparse.Namespace, cells: int) -> list[tuple[Path, TrainedModel]]:
-    from trm.evaluation.solve import find_models
+    wanted: list[str] = []
+    if many:
+        name, numbered, wanted = _read(args.puzzle)
+        texts, places = [text for _, text in numbered], [f"{name} line {line}: " for line, _ in numbered]
+    else:
+        texts, places = [cells_of(args.puzzle)], [""]
+    from trm.evaluation.solve import find_models, solve_texts
     from trm.play import models_folder
 
-    if args.model:
-        if not args.model.exists():
-            raise UserError(f"--model {args.model} does not exist: give the folder of a finished run")
-        return find_models([args.model], cells)
-    return find_models([models_folder()], cells)
+    if args.model and not args.model.exists():
+        raise UserError(f"--model {args.model} does not exist: give the folder of a finished run")
+    models = find_models([args.model or models_folder()], len(texts[0]))
+    precision = args.precision or ("training" if many else "float32")
+    found = solve_texts(texts, places, models, args.steps, args.restarts, precision, args.threads)
+    return _print_many(args, found, wanted) if many else _print_one(args, found)
 
 
-def _search(
-    args: argparse.Namespace, path: Path, trained: TrainedModel, geometry: Geometry, questions: np.ndarray
-) -> Solved:
-    from trm.backends.registry import open_backend
-    from trm.evaluation.evaluate import inference_network
-    from trm.evaluation.solve import DEEPER, in_float32, solve
-    from trm.study.schema import EvaluationConfig
+def _print_one(args: argparse.Namespace, found: Rows) -> int:
+    from trm.evaluation.solve import fault, panels
+    from trm.tasks.sudoku.geometry import parse_puzzles
 
-    if args.precision == "float32":
-        trained = in_float32(trained)
-    backend = open_backend("cpu", args.threads)
-    net, _ = inference_network(trained, EvaluationConfig(), backend)
-    steps = args.steps or DEEPER * trained.config.model.halt_max_steps
-    return solve(net, geometry, questions, steps, args.restarts, f"solving with {path.name}")
-
-
-def _solve_one(args: argparse.Namespace) -> int:
-    from trm.tasks.sudoku.geometry import cells_of, parse_puzzles, to_text
-
-    text = cells_of(args.puzzle)
-    models = _models(args, len(text))
-    from trm.evaluation.solve import fault, geometry_of, panels
-
-    geometry = geometry_of(models[0][1])
-    (question,) = parse_puzzles(geometry, [text])
-    if problem := fault(geometry, question, question):
-        raise UserError(f"the puzzle's clues contradict one another: {problem}")
-    if question.all():
-        print("The grid is complete and keeps every rule, so there is nothing to solve.")
-        return 0
-    solutions = int(_solutions(geometry, question[None])[0])
-    if solutions == 0:
+    row, geometry = found.rows[0], found.geometry
+    question, answer = parse_puzzles(geometry, [row.question, row.answer], ["", ""])
+    if row.solutions == 0:
+        if problem := fault(geometry, question, question):
+            raise UserError(f"the puzzle's clues contradict one another: {problem}")
         print("The puzzle has no solution.")
         return 1
-    for path, trained in models:
-        geometry = geometry_of(trained)
-        found, name = _search(args, path, trained, geometry, question[None]), path.name
-        if found.right[0]:
-            break
+    if row.complete:
+        print("The grid is complete and keeps every rule, so there is nothing to solve.")
+        return 0
     width = shutil.get_terminal_size((100, 24)).columns
     print("\n".join(panels(geometry, question, found.history, width)))
     if args.svg:
@@ -143,87 +114,50 @@ def _solve_one(args: argparse.Namespace) -> int:
         from trm.play.animation import animation
 
         write_text(args.svg, animation(geometry, question, found.history))
-    answer = to_text(found.answers[0])
-    where = f"step {found.steps[0]}" + (f" of restart {found.starts[0]}" if found.starts[0] else "")
-    print(answer)
-    if found.right[0]:
-        print(f"Solved at {where} by {name}: the answer keeps every rule and clue.{NUMBERS[solutions]}")
+    print(row.answer)
+    if row.solved:
+        where = f"step {row.step}" + (f" of restart {row.restart}" if row.restart else "")
+        print(
+            f"Solved at {where} by {row.model}: the answer keeps every rule and clue.{NUMBERS[row.solutions]}"
+        )
         return 0
-    wrong = fault(geometry, question, found.answers[0]) or "cells are left blank"
+    wrong = fault(geometry, question, answer) or "cells are left blank"
     print(
         f"Not solved. The last answer breaks the rules: {wrong}. More steps or restarts may help "
-        f"(--steps, --restarts).{NUMBERS[2] * (solutions == 2)}"
+        f"(--steps, --restarts).{NUMBERS[2] * (row.solutions == 2)}"
     )
     return 1
 
 
-def _solutions(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
-    """Number of solutions by the exact solver, up to 2; -1 for grids so large that it may take forever."""
-    import numpy as np
-
-    from trm.tasks.sudoku.pool import solve
-
-    if geometry.side > EXACT:
-        return np.full(len(questions), -1)
-    return solve(geometry, questions)[1]
-
-
-def _solve_many(args: argparse.Namespace) -> int:
-    import numpy as np
-
-    from trm.evaluation.solve import geometry_of, keeps_rules
-    from trm.tasks.sudoku.geometry import parse_puzzles, to_text
-
-    name, texts, wanted = _read(args.puzzle)
-    models = _models(args, len(texts[0][1]))
-    geometry = geometry_of(models[0][1])
-    places = [f"{name} line {line}: " for line, _ in texts]
-    questions = parse_puzzles(geometry, [text for _, text in texts], places)
-    started, solutions = time.monotonic(), _solutions(geometry, questions)
-    complete = questions.all(axis=1) & keeps_rules(geometry, questions, questions)
-    asked = ~complete
-    left = np.flatnonzero(asked & (solutions != 0))
-    total: Any = None
-    for path, trained in models:
-        found = _search(args, path, trained, geometry, questions[left])
-        if total is None:
-            total = [np.zeros((len(questions), *part.shape[1:]), part.dtype) for part in found[:5]]
-            chosen = np.ones(len(left), dtype=bool)
-        else:
-            chosen = found.right
-        for mine, its in zip(total, found[:5], strict=True):
-            mine[left[chosen]] = its[chosen]
-        left = np.flatnonzero(asked & (solutions != 0) & ~total[4])
-    answers, _, steps, starts, right = total
-    answers[complete] = questions[complete]
-    grids = list(map(to_text, answers))
+def _print_many(args: argparse.Namespace, found: Rows, wanted: list[str]) -> int:
+    """`wanted`: the answers that the file gives, or none."""
+    rows = found.rows
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(("question", "answer", "solved", "step", "restart", "solutions"))
-    for (_, text), grid, given, *rest in zip(
-        texts, grids, complete, right, steps, starts, solutions, strict=True
-    ):
-        how = ("", "", "") if given else (int(rest[0]), *rest[1:3])
-        writer.writerow((text, grid, *how, SOLUTIONS[int(rest[3])]))
+    for row in rows:
+        numbers = ("", "", "") if row.complete else (int(row.solved), row.step, row.restart)
+        writer.writerow((row.question, row.answer, *numbers, SOLUTIONS[row.solutions]))
     if args.out:
         from trm.io import write_text
 
         write_text(args.out, table.getvalue())
     elif args.puzzle == "-":
         print(table.getvalue(), end="")
-    without, several = int((solutions == 0).sum()), int((solutions == 2).sum())
-    same = sum(map(str.__eq__, compress(grids, asked), compress(wanted, asked)))
-    count, all_asked = int(right.sum()), int(asked.sum())
+    asked = [row for row in rows if not row.complete]
+    solved, complete = sum(row.solved for row in asked), len(rows) - len(asked)
+    without, several = (sum(row.solutions == number for row in asked) for number in (0, 2))
+    same = sum(row.answer == answer for row, answer in zip(rows, wanted, strict=False) if not row.complete)
     print(
-        f"{count:,} of {all_asked:,} puzzles solved ({100 * count / max(1, all_asked):.1f} %) in "
-        f"{time.monotonic() - started:.1f} s"
-        + f"; {int(complete.sum()):,} are complete grids, which are not counted" * bool(complete.any())
+        f"{solved:,} of {len(asked):,} puzzles solved ({100 * solved / max(1, len(asked)):.1f} %) in "
+        f"{found.seconds:.1f} s"
+        + f"; {complete:,} are complete grids, which are not counted" * bool(complete)
         + f"; {without:,} have no solution" * bool(without)
         + f"; {several:,} have several solutions" * bool(several)
         + f"; {same:,} answers equal the file's" * bool(wanted),
         file=sys.stderr if args.puzzle == "-" and not args.out else sys.stdout,
     )
-    return 0 if right[asked & (solutions != 0)].all() else 1
+    return 0 if solved == len(asked) - without else 1
 
 
 def _read(place: str) -> tuple[str, list[tuple[int, str]], list[str]]:

@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from trm.checks.tpu_check.check import programs as programs_of
     from trm.errors import UserError
     from trm.study.slices import parse_slice
+    from trm.study.text import count
 
     where, folder = parse_slice(args.topology), Path(args.cache)
     kinds = ("train", "run") if args.steps == "all" else ("train",)
@@ -57,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
         print(text, file=sys.stderr, flush=True)
 
     say(
-        f"{where.name}, {where.chips} chips: {len(configs)} runs have {len(programs)} programs; {len(kept)} are known "
-        f"in {folder}, {len(programs) - len(kept)} are to be compiled (10 s to two minutes each). Each is kept, so "
-        "this can be stopped and called again."
+        f"{where.name}, {where.chips} chips: {count(len(configs), 'run')} to check with "
+        f"{count(len(programs), 'program')}; {len(kept)} known in {folder}, {len(programs) - len(kept)} to compile "
+        "(10 s to two minutes each). Each is kept, so this can be stopped and called again."
     )
     results, others, failed, seconds, left = [], [], [], 0.0, len(programs) - len(kept)
     compiled, good = 0, True

@@ -3,6 +3,7 @@
 Shapes: B puzzles, S cells.
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,21 +11,25 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from trm.backends.registry import open_backend
 from trm.data.dataset import Meta
 from trm.data.progress import Progress
 from trm.errors import UserError
+from trm.evaluation.evaluate import inference_network
 from trm.evaluation.passes import Pass
 from trm.evaluation.symmetry import random_views, restart_symmetries
 from trm.model.inference import InferenceNetwork
 from trm.study.records import WEIGHTS
-from trm.study.schema import DataConfig
+from trm.study.schema import DataConfig, EvaluationConfig
 from trm.study.tasks import spec_of
-from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule
+from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, parse_puzzles, to_text
 from trm.tasks.sudoku.task import TASK
 from trm.training.outputs import TrainedModel, load_weights
 
 DEEPER = 4
 """Steps by default: this many times as many as in training."""
+EXACT = 9
+"""Largest grids for the exact solver, in rows: larger ones may take it years."""
 VIEW_GUESSES = 2
 """Blank cells that every second view sees filled with the last answer (lab/2026-11.md)."""
 
@@ -52,6 +57,33 @@ class Solved(NamedTuple):
     """Whether the answer is valid, bool [B]."""
     history: list[np.ndarray]
     """The first puzzle's answer after each step from its answer's start state."""
+
+
+class Row(NamedTuple):
+    """A puzzle and its answer."""
+
+    question: str
+    answer: str
+    """Valid if `solved`; otherwise the first model's best, or blank if the puzzle has no solution."""
+    solved: bool = False
+    step: int = 0
+    restart: int = 0
+    solutions: int = -1
+    """By the exact solver, at most 2; -1: unknown."""
+    model: str = ""
+    """The model that gave the answer; empty: none was asked."""
+    complete: bool = False
+    """Whether the question is a complete grid that keeps every rule: nothing to solve, not counted."""
+
+
+class Rows(NamedTuple):
+    """What was found for some puzzles."""
+
+    rows: list[Row]
+    history: list[np.ndarray]
+    """The first puzzle's answer after each step."""
+    geometry: Geometry
+    seconds: float
 
 
 def keeps_rules(geometry: Geometry, questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
@@ -129,6 +161,64 @@ def in_float32(trained: TrainedModel) -> TrainedModel:
         }
         trained = trained._replace(tensors=rounded)
     return trained._replace(meta=trained.meta | {"precision": "float32"})
+
+
+def solve_texts(
+    texts: list[str],
+    places: list[str],
+    models: list[tuple[Path, TrainedModel]],
+    steps: int | None,
+    restarts: int,
+    precision: str,
+    threads: int | None,
+) -> Rows:
+    """Ask the models in turn for each puzzle that has a solution until one of them solves it.
+
+    Args:
+        texts: puzzles of one size.
+        places: where each was read, for errors.
+        steps: most supervision steps; None: `DEEPER` times those of training.
+        precision: float32, or the training's.
+        threads: of the CPU; None: all.
+
+    Raises:
+        UserError: a text is no puzzle of this size.
+    """
+    geometry = geometry_of(models[0][1])
+    questions = parse_puzzles(geometry, texts, places)
+    started, blank = time.monotonic(), to_text(questions[0] * 0)
+    solutions = _solutions(geometry, questions)
+    rows = [Row(text, blank, solutions=number) for text, number in zip(texts, solutions, strict=True)]
+    complete = questions.all(axis=1) & keeps_rules(geometry, questions, questions)
+    for i in np.flatnonzero(complete).tolist():
+        rows[i] = rows[i]._replace(answer=to_text(questions[i]), complete=True)
+    history: list[np.ndarray] = []
+    left = [i for i, row in enumerate(rows) if row.solutions and not row.complete]
+    for path, trained in models:
+        if not left:
+            break
+        trained = in_float32(trained) if precision == "float32" else trained
+        net, _ = inference_network(trained, EvaluationConfig(), open_backend("cpu", threads))
+        most = steps or DEEPER * trained.config.model.halt_max_steps
+        found = solve(net, geometry, questions[left], most, restarts, f"solving with {path.name}")
+        for k, i in enumerate(left):
+            solved = bool(found.right[k])
+            if solved or not rows[i].model:
+                answer, at = to_text(found.answers[k]), (int(found.steps[k]), int(found.starts[k]))
+                rows[i] = Row(texts[i], answer, solved, *at, rows[i].solutions, path.name)
+                history = found.history if i == 0 else history
+        left = [i for i in left if not rows[i].solved]
+    return Rows(rows, history, geometry, time.monotonic() - started)
+
+
+def _solutions(geometry: Geometry, questions: np.ndarray) -> list[int]:
+    """Number of solutions by the exact solver, up to 2. Grids so large that it may take forever: -1, or 0 if the clues
+    contradict one another."""
+    from trm.tasks.sudoku import pool  # compiled: seconds
+
+    if geometry.side > EXACT:
+        return [0 if fault(geometry, question, question) else -1 for question in questions]
+    return [int(number) for number in pool.solve(geometry, questions)[1]]
 
 
 @torch.no_grad()

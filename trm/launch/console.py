@@ -208,7 +208,7 @@ class View:
         self.console = console or Console(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.study = Progress()
         self.interrupted = False
-        self._read, self._stack, self._said = 0, ExitStack(), time.monotonic()
+        self._read, self._stack, self._shown_at = 0, ExitStack(), time.monotonic()
         self._live = Live(
             get_renderable=self.panel, console=self.console, transient=True, auto_refresh=False,
             redirect_stdout=False, redirect_stderr=False,
@@ -247,7 +247,7 @@ class View:
                 self._line(f"{count(len(self.study.runs), 'run')} to train, {self._left()}")
         if self.console.is_terminal:
             self._live.refresh()
-        elif time.monotonic() - self._said >= SILENCE:
+        elif time.monotonic() - self._shown_at >= SILENCE:
             self._line(self._running())
 
     def _new_events(self) -> list[dict[str, Any]]:
@@ -262,7 +262,7 @@ class View:
         return [json.loads(line) for line in whole.splitlines()]
 
     def _line(self, text: str) -> None:
-        self._said = time.monotonic()
+        self._shown_at = time.monotonic()
         self.console.print(Text(text))
 
     def _left(self) -> str:

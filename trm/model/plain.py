@@ -35,7 +35,7 @@ class PlainNetwork:
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Same as `definition.supervision_step`; backward accumulates into the gradient buffer."""
+        """One supervision step (`definition.supervision_step`); backward accumulates into the gradient buffer."""
         return definition.supervision_step(
             z_H, z_L, inputs, puzzle, self.weights, self._arch, h_cycles, l_cycles
         )
@@ -51,7 +51,7 @@ class PlainRounds:
         self._weights, self._arch = weights, arch
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
-        """Same as `definition.recursion_round`."""
+        """`l_cycles` updates of z_L, then one of z_H (`definition.recursion_round`)."""
         return definition.recursion_round(z_H, z_L, x, self._weights, self._arch, l_cycles)
 
     def step(

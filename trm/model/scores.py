@@ -42,7 +42,7 @@ class Score:
         cross_entropy_B: Tensor | float = math.nan,
         among_B: Tensor | None = None,
     ) -> Tensor:
-        """Same as `add`, for puzzles whose answers (symbols) are known, but no logits."""
+        """Add puzzles whose answers (symbols) are known, but no logits."""
         valid_BS = labels_BS != self.ignore
         blank_BS = valid_BS if self._blank is None else valid_BS & (inputs_BS == self._blank)
         right_BS = answers_BS == labels_BS

@@ -96,7 +96,7 @@ def has_ended(cluster: str, number: str) -> bool:
     return {*re.findall(r"^\|(\S+)", text, re.M)} <= {*ENDED}
 
 
-def said(problem: str) -> str:
+def message_of(problem: str) -> str:
     """What sbatch printed, in a line."""
     lines = re.findall(r"sbatch: error: (.*)", problem) or problem.strip().splitlines()[-1:]
     return "; ".join(line.removeprefix("Batch job submission failed: ").strip() for line in lines)

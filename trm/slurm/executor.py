@@ -24,7 +24,7 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from trm.pipeline.project import Project
 from trm.slurm import commands
-from trm.slurm.commands import AWAY, ENDED, PASSING, Row, SlurmJob, said
+from trm.slurm.commands import AWAY, ENDED, PASSING, Row, SlurmJob, message_of
 from trm.slurm.jobs import CLOCK_SKEW, clusters_of, give_up, made, modified, name_of, spread
 from trm.slurm.requeue import AGAIN
 
@@ -96,7 +96,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 if AWAY.search(problem) or PASSING.search(problem):
                     self._wait_for_slurm(problem)
                 else:
-                    return self._refuse(job, f"Slurm refuses the job: {said(problem)}. ")
+                    return self._refuse(job, f"Slurm refuses the job: {message_of(problem)}. ")
         except Exception as error:  # it would go unnoticed in this thread
             self.workflow.scheduler.executor_error_callback(error)
 
@@ -146,7 +146,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self._report_job_submission_threadsafe(info)
 
     def _wait_for_slurm(self, problem: str) -> None:
-        self._once(f"Slurm takes no more jobs for now ({said(problem)}): waiting")
+        self._once(f"Slurm takes no more jobs for now ({message_of(problem)}): waiting")
         answers = not AWAY.search(problem)
         self._pause()
         while not answers and not self._ends():

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from trm.errors import UserError
 from trm.study.experiment import SHARED, Experiment, Grid, Scale, StudyFile, inherit
 from trm.study.fingerprint import canonical_json, run_name
 from trm.study.input_files import fill_variables, with_checksums
-from trm.study.merge import LENGTHS, Flat, check_key, flatten, merge_layers, nearest, nest, resolve
+from trm.study.merge import LENGTHS, Flat, check_key, flatten, merge_layers, nearest, resolve, section
 from trm.study.points import Point, ResolvedExperiment, Run, Study
 from trm.study.reading import NO_FORMULA, error_sentence, read_with_lines
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
@@ -52,7 +52,7 @@ def load_study(
 
 
 def read_study(path: str | Path) -> tuple[StudyFile, dict[tuple[str, ...], str]]:
-    """A study's file with what it inherits, and `FILE:LINE` of its keys."""
+    """A study's file with what it inherits, its settings as dotted keys, and `FILE:LINE` of its keys."""
     document, places = _mapping(path)
     if "extends" in document:
         source = Path(path).parent / str(document["extends"])
@@ -62,7 +62,7 @@ def read_study(path: str | Path) -> tuple[StudyFile, dict[tuple[str, ...], str]]
         _typed_file(parent, source)
         inherit(document, parent)
         places = {keys: place for keys, place in theirs.items() if keys[-1] in SHARED} | places
-    return _typed_file(document, path), places
+    return _dotted(_typed_file(document, path), path), places
 
 
 def _mapping(path: str | Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
@@ -83,19 +83,42 @@ def _typed_file(document: dict[str, Any], path: str | Path) -> StudyFile:
         raise UserError(f"{path}: {error_sentence(error, StudyFile)}") from error
 
 
+def _dotted(file: StudyFile, path: str | Path) -> StudyFile:
+    """The file with all settings as dotted keys, which are known ones; an experiment's `evaluation` is in its `set`."""
+    experiments = {}
+    for name, experiment in file.experiments.items():
+        where = f"{path}: experiment {name}"
+        grids = [_dotted_grid(grid, f"{where}: grid") for grid in experiment.grid]
+        evaluation = flatten({"evaluation": experiment.evaluation}, f"{where}: evaluation")
+        own = {"set": flatten(experiment.set, where) | evaluation, "evaluation": {}, "grid": grids}
+        experiments[name] = experiment.model_copy(update=own)
+    base = flatten(file.base, f"{path}: base")
+    return file.model_copy(update={"base": base, "experiments": experiments})
+
+
+def _dotted_grid(grid: Grid, where: str) -> Grid:
+    for key in (*grid.product, *grid.zip):
+        check_key(key, where)
+    points = [
+        flatten({key: value for key, value in point.items() if key != "label"}, where)
+        | {key: value for key, value in point.items() if key == "label"}
+        for point in grid.points
+    ]
+    return grid.model_copy(update={"set": flatten(grid.set, where), "points": points})
+
+
 def _expand(study: Study, overrides: dict[str, Any], variables: dict[str, Any]) -> Study:
     file, path = study.file, study.path
-    base = flatten(file.base, f"{path}: base")
     runtime = {key[8:]: value for key, value in overrides.items() if key.startswith("runtime.")}
     scale = study.scale
     study.scale = scale.model_copy(update={"runtime": _runtime(scale, runtime, "--set runtime")})
     forced = flatten({key: value for key, value in overrides.items() if key[:8] != "runtime."}, "--set")
     _refuse_too_many(study)
-    study.recipe = _recipe(base, f"{path}: base", {})
+    study.recipe = _recipe(file.base, f"{path}: base")
     if forced:
-        study.recipe = _recipe(merge_layers(base, forced), f"{path}: base", forced)
+        study.recipe = _recipe(merge_layers(file.base, forced), "--set")
     for name in file.experiments:
-        study.experiments[name] = _resolve_experiment(study, name, base, forced, variables)
+        study.experiments[name] = _resolve_experiment(study, name, forced, variables)
     for list_name in ("report", "study"):
         for name in getattr(file, list_name):
             if name not in study.experiments:
@@ -128,25 +151,13 @@ def _seeds(study: Study, experiment: Experiment, grid: Grid) -> list[int]:
     return next(seeds for seeds in (grid.seeds, experiment.seeds, study.scale.seeds) if seeds is not None)
 
 
-def _recipe(flat: Flat, where: str, forced: Flat) -> Flat:
+def _recipe(flat: Flat, where: str) -> Flat:
     """Every field of a run and its evaluation as dotted keys, defaults included."""
-    sections = nest(resolve(flat, "--set" if forced else where))
-    evaluation = sections.pop("evaluation")
-    parts: list[tuple[type[BaseModel], dict[str, Any], tuple[str, ...]]] = [
-        (RunConfig, sections, ()),
-        (EvaluationConfig, evaluation, ("evaluation",)),
-    ]
-    recipe: Flat = {}
-    for model, values, prefix in parts:
-        try:
-            dumped = model.model_validate(values).model_dump(mode="json")
-        except ValidationError as error:
-            place = ": ".join(("--set" if forced else where, *prefix))
-            raise UserError(f"{place}: {error_sentence(error, model)}") from error
-        for section, fields in ({"evaluation": dumped} if prefix else dumped).items():
-            if isinstance(fields, dict):
-                recipe |= {f"{section}.{key}": value for key, value in fields.items()}
-    return recipe
+    run, evaluation = typed(flat, 0, where)
+    sections = run.model_dump(mode="json", exclude={"seed"}) | {
+        "evaluation": evaluation.model_dump(mode="json")
+    }
+    return {f"{name}.{key}": value for name, fields in sections.items() for key, value in fields.items()}
 
 
 def _runtime(scale: Scale, changes: dict[str, Any], where: str) -> RuntimeConfig:
@@ -158,16 +169,11 @@ def _runtime(scale: Scale, changes: dict[str, Any], where: str) -> RuntimeConfig
 
 
 def _resolve_experiment(
-    study: Study, name: str, base: Flat, forced: Flat, variables: dict[str, Any]
+    study: Study, name: str, forced: Flat, variables: dict[str, Any]
 ) -> ResolvedExperiment:
     experiment, where = study.file.experiments[name], f"{study.path}: experiment {name}"
     resolved = ResolvedExperiment(name, experiment, study.place(name, "grid"), study.place(name, "figures"))
-    common = merge_layers(
-        base,
-        flatten(experiment.set, where),
-        flatten({"evaluation": dict(experiment.evaluation)}, f"{where}: evaluation"),
-    )
-    common, unset = fill_variables(common, variables)
+    common, unset = fill_variables(merge_layers(study.file.base, experiment.set), variables)
     if unset:
         return replace(resolved, skip=f"needs --config {unset}=PATH")
     points: dict[str, Point] = {}
@@ -178,15 +184,14 @@ def _resolve_experiment(
             labels = "; ".join(label for _, label in _grid_points(grid, grid_where))
             left_out.append(f"{why} for: {labels or 'a grid'}")
             continue
-        fixed = flatten(grid.set, grid_where)
-        shared = merge_layers(common, fixed)
+        shared = merge_layers(common, grid.set)
         expanded = list(_grid_points(grid, grid_where))
         made = set()
         for coords, label in expanded:
-            if (common_label := grid.label or _values_text(fixed)) and len(experiment.grid) > 1:
+            if (common_label := grid.label or _values_text(grid.set)) and len(experiment.grid) > 1:
                 label = f"{label} ({common_label})" if label else common_label
             seeds = _seeds(study, experiment, grid)
-            point = _forced_point(shared, coords, forced, fixed | coords, label, seeds, where)
+            point = _forced_point(shared, coords, forced, grid.set | coords, label, seeds, where)
             key = canonical_json([[run.name for run in point.runs], point.evaluation_file])
             if key in points and len(expanded) > 1 and points[key].coords == point.coords:
                 raise UserError(f"{where}: the point {point.label} is listed twice")
@@ -194,11 +199,10 @@ def _resolve_experiment(
             made.add(key)
         if len(made) < len(expanded):
             _refuse_dead_axes(grid, shared, forced, where)
-        _refuse_replaced(fixed, [coords for coords, _ in expanded], f"{grid_where}: set")
+        _refuse_replaced(grid.set, [coords for coords, _ in expanded], f"{grid_where}: set")
     _refuse_equal_labels(points.values(), where)
     if not left_out:
-        given = flatten(experiment.set, where) | {f"evaluation.{key}": 0 for key in experiment.evaluation}
-        _refuse_replaced(given, [point.coords for point in points.values()], where)
+        _refuse_replaced(experiment.set, [point.coords for point in points.values()], where)
         if experiment.seeds is not None and all(grid.seeds is not None for grid in experiment.grid):
             raise UserError(f"{where}: every grid has seeds of its own: remove the experiment's")
     skip = None if points else "; ".join(left_out)
@@ -219,8 +223,6 @@ def _unwanted(grid: Grid, study: Study, variables: dict[str, Any], where: str) -
 
 def _grid_points(grid: Grid, where: str) -> Iterator[tuple[Flat, str]]:
     """Coordinates and label of every point of a grid."""
-    for key in (*grid.product, *grid.zip):
-        check_key(key, where)
     axes: list[tuple[str, list[dict[str, Any]]]] = [
         ("product", [{key: value} for value in values]) for key, values in grid.product.items()
     ]
@@ -232,47 +234,42 @@ def _grid_points(grid: Grid, where: str) -> Iterator[tuple[Flat, str]]:
     for name, axis in axes:
         if not axis:
             raise UserError(f"{where}: an empty list has no points; give it a value or remove it")
-        keys = {key: None for part in axis for key in _without_label(part, where)}
-        for key in keys:
+        for key in dict.fromkeys(key for part in axis for key in part if key != "label"):
             if (other := owners.setdefault(key, name)) != name:
                 raise UserError(f"{where}: {key} is in `{other}` and in `{name}`: keep one")
     for parts in itertools.product(*(axis for _, axis in axes)):
         coords: Flat = {}
         labels = []
         for part in parts:
-            values = _without_label(part, where)
+            values = {key: value for key, value in part.items() if key != "label"}
             labels.append(str(part["label"]) if "label" in part else _values_text(values))
             coords |= values
         yield coords, ", ".join(filter(None, labels))
 
 
-def _without_label(part: dict[str, Any], where: str) -> Flat:
-    """The dotted keys of a part of a point."""
-    return flatten({key: value for key, value in part.items() if key != "label"}, where)
-
-
 def typed(flat: Flat, seed: Any, where: str, label: str = "") -> tuple[RunConfig, EvaluationConfig]:
-    """Dotted keys as typed configurations, with derived keys resolved and checksums of local files filled in.
+    """Dotted keys as typed configurations, with derived keys resolved.
 
     Raises:
         UserError: names `where`, the point's `label`, and the key.
     """
-    sections = nest(resolve(flat, where))
-    evaluation = sections.pop("evaluation")
+    flat, place = resolve(flat, where), f"{where}, point {label}" if label else where
+    run = {name: section(flat, name) for name in ("model", "data", "training", "placement")}
     try:
-        data = with_checksums(sections.pop("data"), where)
-        config = RunConfig.model_validate({**sections, "data": data, "seed": seed})
-        return config, EvaluationConfig.model_validate(evaluation)
+        config = RunConfig.model_validate({**run, "seed": seed})
     except ValidationError as error:
-        place = f"{where}, point {label}" if label else where
         raise UserError(f"{place}: {error_sentence(error, RunConfig)}") from error
+    try:
+        return config, EvaluationConfig.model_validate(section(flat, "evaluation"))
+    except ValidationError as error:
+        raise UserError(f"{place}: evaluation: {error_sentence(error, EvaluationConfig)}") from error
 
 
 def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -> Point:
     label = label or "base"
     if not seeds:
         raise UserError(f"{where}: no seeds; name at least one")
-    config, measured = typed(flat, seeds[0], where, label)
+    config, measured = typed(with_checksums(flat, where), seeds[0], where, label)
     if len(set(seeds)) < len(seeds):
         raise UserError(f"{where}: duplicate seed in {seeds}")
     runs = []
@@ -369,11 +366,11 @@ def _collect(study: Study, forced: dict[str, Any]) -> None:
 
 def _collision(experiment: str, config: RunConfig, known: RunConfig, name: str) -> str:
     """Why two configurations have the same name."""
-    for section in ("model", "data", "training"):
-        one, two = (getattr(item, section).model_dump() for item in (config, known))
+    for part in ("model", "data", "training"):
+        one, two = (getattr(item, part).model_dump() for item in (config, known))
         for setting, value in one.items():
             if value != two[setting] and setting != "files":
-                key = f"{section}.{setting}"
+                key = f"{part}.{setting}"
                 reason = UNREAD.get(key, "this run does not read it; remove it")
                 return f"experiment {experiment}: {key}={value} has no effect (another has {two[setting]}): {reason}"
     return f"experiment {experiment}: two different runs share the name {name}; change either a little"

@@ -16,26 +16,26 @@ ENDINGS = (".json", ".csv", ".csv.gz")
 """Of input files, in folders and patterns."""
 
 
-def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
-    """The data section with the checksums of its files, computed for local files, given for remote ones
+def with_checksums(flat: Flat, where: str) -> Flat:
+    """The configuration with the checksums of its files, computed for local files, given for remote ones
     (`gs://bucket/file.csv#sha256=HEX`), and for ARC with their names. Folders and patterns become their files.
 
     Raises:
         UserError: a local file cannot be read, or a remote one has no checksum.
     """
-    files = data.get("files") or ()
+    files = flat.get("data.files") or ()
     if isinstance(files, str):
         files = (files,)
     if not files:
-        return data
+        return flat
     files = tuple(path for name in files for path in _expanded(str(name), where))
-    data = {**data, "files": files}
-    if not data.get("sha256"):
+    flat = {**flat, "data.files": files}
+    if not flat.get("data.sha256"):
         named = [_named_checksum(str(name), where) for name in files]
-        data["files"], data["sha256"] = (tuple(part) for part in zip(*named))
-    if data.get("source") == "json":
-        data["names"] = spec_of(str(data.get("task"))).file_names(data["files"])
-    return data
+        flat["data.files"], flat["data.sha256"] = (tuple(part) for part in zip(*named))
+    if flat.get("data.source") == "json":
+        flat["data.names"] = spec_of(str(flat.get("data.task"))).file_names(flat["data.files"])
+    return flat
 
 
 def _expanded(name: str, where: str) -> list[str]:

@@ -32,6 +32,7 @@ LENGTHS = ("steps", "rows", "epochs", "flops")
 DERIVED = ("training.rows", "training.epochs", "training.flops", "training.lr_rule")
 """Keys that resolve into others, so that equal points are one run however they are written."""
 Flat = dict[str, Any]
+"""Dotted key -> value: the form of every configuration from the file that gives it to the typed one."""
 
 
 @cache
@@ -126,13 +127,12 @@ def resolve(flat: Flat, where: str) -> Flat:
 
 def _steps_within(budget: float, flat: Flat, where: str) -> int:
     """The most steps whose training FLOPs stay within the budget."""
-    sections, many = nest(flat), 10**6
-    known = {key: value for key, value in sections["training"].items() if key in TrainingConfig.model_fields}
+    fields = section(flat, "training").items()
+    known = {key: value for key, value in fields if key in TrainingConfig.model_fields}
+    many = 10**6
     try:
-        model, data = (
-            ModelConfig.model_validate(sections["model"]),
-            DataConfig.model_validate(sections["data"]),
-        )
+        model = ModelConfig.model_validate(section(flat, "model"))
+        data = DataConfig.model_validate(section(flat, "data"))
         training = TrainingConfig.model_validate({**known, "steps": many})
         sizes = shape(data)
     except (ValidationError, UserError):
@@ -192,10 +192,6 @@ def _number(value: Any, key: str, where: str) -> float | int:
     return value
 
 
-def nest(flat: Flat) -> dict[str, dict[str, Any]]:
-    """`{"model.d_model": 64}` -> `{"model": {"d_model": 64}}`."""
-    nested: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    for key, value in flat.items():
-        section, field = key.split(".", 1)
-        nested[section][field] = value
-    return nested
+def section(flat: Flat, name: str) -> dict[str, Any]:
+    """The fields of one section: `{"model.d_model": 64}` -> `{"d_model": 64}` for model."""
+    return {key[len(name) + 1 :]: value for key, value in flat.items() if key.startswith(f"{name}.")}

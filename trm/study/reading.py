@@ -30,7 +30,7 @@ def read_yaml(path: str | Path, remedy: str = "make it readable") -> Any:
 
 
 def read_with_lines(path: str | Path, remedy: str) -> tuple[Any, Lines]:
-    """The same, with the line of each key of its outer three levels."""
+    """Parse a YAML file; returns also the line of each key of its outer three levels."""
     try:
         content = Path(path).read_bytes()
         return _parse(content.decode("utf-8-sig"), str(path))

@@ -11,7 +11,7 @@ from trm.errors import UserError
 
 
 class Generation(NamedTuple):
-    """A TPU generation; rates are per chip."""
+    """A TPU generation; speed and memory are per chip."""
 
     api: str
     """Name in the Cloud TPU API, as in v5litepod-16."""
@@ -25,9 +25,6 @@ class Generation(NamedTuple):
     """bfloat16 operations per second."""
     hbm_gib: float
     """Memory that a program may use: 32 GiB (v4, v6e) or 16 GiB (v5e), less what libtpu reserves."""
-    hbm_bytes_per_second: float
-    clock_hz: float
-    """Clock at which the compiler's cycle estimate of a large matrix product gives the published peak."""
     chip_config: str
     """libtpu's name: with megacore, the two TensorCores of a v4 chip are one device."""
     shapes: dict[int, str]
@@ -36,11 +33,11 @@ class Generation(NamedTuple):
 
 _FLAT = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 _CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
-V4 = Generation("v4", "v4", 2, 4, 275e12, 30.75, 1.2e12, 1.05e9, "megacore", _CUBES)
+V4 = Generation("v4", "v4", 2, 4, 275e12, 30.75, "megacore", _CUBES)
 GENERATIONS = (
     V4,
-    Generation("v5litepod", "v5e", 1, 8, 197e12, 15.75, 0.82e12, 1.5e9, "default", _FLAT),
-    Generation("v6e", "v6e", 1, 8, 918e12, 31.25, 1.64e12, 1.75e9, "default", _FLAT),
+    Generation("v5litepod", "v5e", 1, 8, 197e12, 15.75, "default", _FLAT),
+    Generation("v6e", "v6e", 1, 8, 918e12, 31.25, "default", _FLAT),
 )
 CHIPS_PER_HOST = 4
 HBM_VARIABLE = "TRM_XLA_HBM_GIB"

@@ -27,7 +27,7 @@ Capture = Callable[[Call, Call], tuple[Call, Call]]
 
 
 class GraphedStep(TrainStep):
-    """Same as `TrainStep`: its kernels are captured once for each recursion and then replayed.
+    """A training step whose CUDA kernels are captured once for each recursion and then replayed.
 
     The step changes its state in place and reads a batch of fixed shapes, so a replay on the same memory is a step. Its
     two halves are captured separately: the sum over the workers between them is never part of a graph. The first steps

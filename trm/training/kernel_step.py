@@ -25,7 +25,7 @@ OPTIMISERS = {"adam_atan2": 0, "adamw": 1, "lion": 2}
 
 
 class KernelStep(TrainStep):
-    """Same as `TrainStep`, without autograd. `products`: from `trm.backends.cpu.choice.products_for`."""
+    """A training step by the CPU kernel, without autograd. `products`: from `trm.backends.cpu.choice.products_for`."""
 
     def __init__(self, state: TrainState, originals: Rows, backend: Backend, products: int):
         super().__init__(state, originals, backend)
@@ -106,7 +106,7 @@ class KernelStep(TrainStep):
         state.ema_steps.add_(1)
 
     def _count(self, step: int, squared: float) -> None:
-        """Same as `Meter.add`, on the host."""
+        """Add one step's metrics to the sums, as `Meter.add` does on a device."""
         this, sums = self._metrics, self._sums
         loss = this[INDEX["lm_loss"]] + this[INDEX["halt_loss"]] + this[INDEX["cost_loss"]]
         sums += this

@@ -19,7 +19,8 @@ SETTLED = 5  # calls of a step after which another compilation is a fault
 
 
 class ReplayedStep(TrainStep):
-    """Same as `TrainStep`; warns once if a late call compiles again. TRM_XLA_REPLAY=0 traces every call."""
+    """A training step as one XLA program, traced once and replayed. Warns once if a late call compiles again.
+    TRM_XLA_REPLAY=0 traces every call."""
 
     backend: XlaBackend
 

@@ -58,7 +58,7 @@ class RowBatch(NamedTuple):
     puzzle: Tensor
     """Puzzle-table row, int32 [B]; every augmented task has its own."""
     minimum: Tensor
-    """Same as in `Batch`."""
+    """Exploration's minimum number of steps, int32 [B]; 0: none."""
 
 
 AnyBatch = Batch | HintBatch | RowBatch

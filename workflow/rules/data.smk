@@ -3,7 +3,7 @@
 
 rule source:
     input:
-        preflight=lambda wildcards: study.after_preflight(study.catalogue.source_files(wildcards.source)),
+        preflight=study.preflight_of("source"),
     output:
         manifest=study.file("results/sources/{source}/manifest.json"),
         puzzles=study.file("results/sources/{source}/puzzles.npz"),
@@ -12,8 +12,7 @@ rule source:
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=lambda wildcards: said(study.plan.minutes, "source", wildcards.source),
-        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("source", wildcards.source),
+        **study.resources("source"),
     params:
         config=lambda wildcards: study.catalogue.source_json(wildcards.source),
         # another path to the same bytes makes no other pool
@@ -27,9 +26,9 @@ rule source:
 
 rule dataset:
     input:
-        preflight=lambda wildcards: study.after_preflight(study.catalogue.dataset_files(wildcards.dataset)),
-        source=lambda wildcards: study.source_file(wildcards.dataset, "manifest.json"),
-        puzzles=lambda wildcards: study.source_file(wildcards.dataset, "puzzles.npz"),
+        preflight=study.preflight_of("dataset"),
+        source=study.pool_manifest,
+        puzzles=study.pool_puzzles,
     output:
         manifest=study.file("results/datasets/{dataset}/manifest.json"),
         files=[study.file(path) for path in study.catalogue.dataset_files("{dataset}")[1:]],
@@ -38,8 +37,7 @@ rule dataset:
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=lambda wildcards: said(study.plan.minutes, "dataset", wildcards.dataset),
-        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("dataset", wildcards.dataset),
+        **study.resources("dataset"),
     params:
         config=lambda wildcards: study.catalogue.dataset_json(wildcards.dataset),
     message:

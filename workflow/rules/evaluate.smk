@@ -3,10 +3,8 @@
 
 rule evaluate:
     input:
-        run=lambda wildcards: study.trained(wildcards.run),
-        dataset=lambda wildcards: study.run_dataset(
-            wildcards.run, f"results/runs/{wildcards.run}/evaluation-{wildcards.evaluation}.json"
-        ),
+        run=study.weights_of_run,
+        dataset=study.dataset_of_evaluation,
     output:
         evaluation=study.file("results/runs/{run}/evaluation-{evaluation}.json"),
     log:
@@ -15,20 +13,10 @@ rule evaluate:
         "../../envs/cpu/environment.yaml"
     threads: study.scale.threads
     resources:
-        tpu_hosts=1,
-        runtime=lambda wildcards: study.plan.minutes(
-            "evaluate", "{run}/evaluation-{evaluation}.json".format(**wildcards)
-        ),
-        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("evaluate", wildcards.run),
-        gpu=study.settings.gpus,
+        **study.resources("evaluate"),
     params:
         evaluation=lambda wildcards: study.catalogue.evaluation_json(wildcards.run, wildcards.evaluation),
-        options=study.with_time_limit(
-            lambda wildcards: [
-                "--parts",
-                f"{study.file.checkpoints}/{wildcards.run}/evaluation-{wildcards.evaluation}",
-            ]
-        ),
+        options=study.evaluate_options,
     message:
         "Evaluation of {wildcards.run}"
     shell:

@@ -13,8 +13,7 @@ rule table:
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=study.plan.minutes("table"),
-        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("table"),
+        **study.resources("table"),
     params:
         options=lambda wildcards, output: study.options,
         root=lambda wildcards, output: study.file.root,
@@ -35,8 +34,7 @@ rule fit:
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=study.plan.minutes("fit"),
-        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("fit"),
+        **study.resources("fit"),
     params:
         spec=lambda wildcards: study.selection.fit(wildcards.fit).json,
     message:

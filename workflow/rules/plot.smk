@@ -3,7 +3,7 @@
 
 rule plot:
     input:
-        tables=lambda wildcards: study.tables_of_figure(wildcards.stem),
+        tables=study.tables_of_figure,
         fits=lambda wildcards: [fit.file for fit in study.selection.figure(wildcards.stem).fits],
     output:
         pdf=report(
@@ -18,8 +18,7 @@ rule plot:
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=study.plan.minutes("plot"),
-        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("plot"),
+        **study.resources("plot"),
     params:
         spec=lambda wildcards, output: study.selection.figure(wildcards.stem).json,
         identity=lambda wildcards, output: study.selection.figure(wildcards.stem).identity,

@@ -11,9 +11,7 @@ if study.preflight:
         conda:
             "../../envs/cpu/environment.yaml"
         resources:
-            tpu_hosts=study.plan.pod_hosts,
-            runtime=study.plan.minutes("preflight"),
-            mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("preflight"),
+            **study.resources("preflight"),
         params:
             launcher="tpurun" if study.plan.pod_hosts > 1 else "",
             options=["--profile", study.settings.preflight]

@@ -3,7 +3,7 @@
 
 rule html_report:
     input:
-        shown=lambda wildcards: study.report(),
+        shown=study.shown_in_report,
     output:
         html=report("results/report.html", caption="../report/report.rst", category="Report"),
         stamp="results/report.json",
@@ -12,8 +12,7 @@ rule html_report:
     conda:
         "../../envs/cpu/environment.yaml"
     resources:
-        runtime=study.plan.minutes("html_report"),
-        mem_mb=lambda wildcards, attempt: attempt * study.plan.memory_mb("html_report"),
+        **study.resources("html_report"),
     params:
         options=lambda wildcards, output: study.options,
     message:

@@ -6,4 +6,4 @@ for name in study.selection.targets:
         name:
             name
         input:
-            lambda wildcards, name=name: said(study.target, name),
+            lambda wildcards, name=name: study.target(name),

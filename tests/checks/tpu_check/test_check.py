@@ -25,8 +25,7 @@ def run(**training: Any) -> RunConfig:
 def keep(
     folder: Path, config: RunConfig, remat: bool | None = None, where: Slice = HOST, **numbers: Any
 ) -> None:
-    answer = {"fits": True, "needs_gib": None, "remat": bool(remat)}
-    answer |= {"peak_gib": 12.0, "cycles": 315_000_000, "collectives": {}} | numbers
+    answer = {"fits": True, "gib": 12.0, "collectives": {}, "remat": bool(remat)} | numbers
     (folder / f"{program_key(config, where, 'train', remat)}.json").write_text(json.dumps(answer))
 
 
@@ -42,23 +41,20 @@ def checked(tmp_path):
 
 
 def test_a_program_that_fits(tmp_path, checked):
-    keep(tmp_path, run(), collectives={"all-reduce": {"count": 2, "bytes": 50_000_000}})
+    keep(tmp_path, run())
     result, row = checked()
     assert (result.fits, result.rows_per_chip, result.advice) == (True, 768, "")
-    assert result.step_ms == pytest.approx(301.0)  # 1 ms of it sends
-    assert result.utilisation == pytest.approx(768 * 42.72e9 / 0.301 / 275e12, rel=1e-3)
     assert "fits" in row
 
 
-def test_chips_of_other_generations_have_their_own_speed_and_memory(tmp_path, checked):
+def test_chips_of_other_generations_have_their_own_memory(tmp_path, checked):
     v6e, v5e = parse_slice("v6e-4"), parse_slice("v5litepod-4")
-    keep(tmp_path, run(), where=v6e, peak_gib=20.0)
+    keep(tmp_path, run(), where=v6e, gib=20.0)
     result, _ = checked(where=v6e)
     assert result.fits
-    assert result.step_ms == pytest.approx(180.0)  # 315 million cycles at 1.75 GHz
-    keep(tmp_path, run(), where=v5e, peak_gib=20.0)
-    keep(tmp_path, run(), where=v5e, remat=True, peak_gib=16.0)
-    keep(tmp_path, run(micro_batches=2), where=v5e, peak_gib=10.0)
+    keep(tmp_path, run(), where=v5e, gib=20.0)
+    keep(tmp_path, run(), where=v5e, remat=True, gib=16.0)
+    keep(tmp_path, run(micro_batches=2), where=v5e, gib=10.0)
     result, row = checked(where=v5e)
     assert not result.fits  # 20 GiB of 15.75
     assert "DOES NOT FIT (15.75 GiB)" in row
@@ -80,16 +76,16 @@ def test_what_determines_a_program_follows_from_imports():
 
 
 def test_what_makes_it_fit_is_said(tmp_path, checked):
-    keep(tmp_path, run(), fits=False, needs_gib=39.5)
-    keep(tmp_path, run(), remat=True, peak_gib=8.4)
+    keep(tmp_path, run(), fits=False, gib=39.5)
+    keep(tmp_path, run(), remat=True, gib=8.4)
     result, row = checked()
     assert not result.fits
     assert result.advice.startswith("TRM_XLA_REMAT=1 makes it fit (8.4 GiB)")
     assert "DOES NOT FIT (30.75 GiB)" in row
 
-    keep(tmp_path, run(), fits=False, needs_gib=80.0, remat=None)
-    keep(tmp_path, run(), remat=True, fits=False, needs_gib=33.0)
-    keep(tmp_path, run(micro_batches=2), peak_gib=20.0)
+    keep(tmp_path, run(), fits=False, gib=80.0, remat=None)
+    keep(tmp_path, run(), remat=True, fits=False, gib=33.0)
+    keep(tmp_path, run(micro_batches=2), gib=20.0)
     assert checked()[0].advice == "training.micro_batches=2 makes it fit (20.0 GiB)"
 
 
@@ -129,7 +125,7 @@ def test_the_command_says_what_it_does_and_one_program_s_failure_hides_no_other(
     options = [*words.split(), "--run", first, "--run", second]
     assert main(options) == 0
     shown = capsys.readouterr()
-    assert "v4-64, 32 chips: 2 runs have 1 programs; 1 are known" in shown.err
+    assert "v4-64, 32 chips: 2 runs to check with 1 program; 1 known" in shown.err
     assert f"{first} and 1 more" in shown.out
     assert main([*options, "--run", small]) == 1
     shown = capsys.readouterr()

@@ -85,7 +85,8 @@ def fit_of(fits: Sequence[dict[str, Any]], spec: FitSpec) -> dict[str, Any]:
 
 
 def rows_of(table: Table, where: Mapping[str, Any], metric: str, *columns: str | None) -> pd.DataFrame:
-    """The selected rows in which `metric` was measured. UserError: none, or a column is missing."""
+    """The selected rows in which `metric` was measured, if they have these other columns too. UserError: none, or a
+    column is missing."""
     rows = table.select(where, [name for name in (*columns, metric) if name])
     rows = rows[pd.to_numeric(rows[metric], errors="coerce").notna()]
     if not len(rows):

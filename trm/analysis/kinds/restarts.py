@@ -27,7 +27,7 @@ PICKED = {
     "halt logit": "the halt logit among",
     "residual": "the residual among",
 }
-"""The same in a sentence."""
+"""Policies as a sentence names them."""
 
 
 class Spec(Figure):

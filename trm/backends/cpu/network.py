@@ -45,7 +45,7 @@ class KernelRounds(PlainRounds):
     def step(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Same as `PlainRounds.step`; logits in float32."""
+        """One supervision step without gradient, by the kernel where it takes the shapes; logits in float32."""
         z_H, z_L, x = z_H.contiguous(), z_L.contiguous(), x.contiguous()
         length, rows, _ = x.shape
         if self._kernel is None or self._prepared != (length, library.thread_count()):

@@ -54,7 +54,7 @@ class Rounds:
 
 
 class CompiledNetwork(PlainNetwork):
-    """Same as `PlainNetwork`."""
+    """The network with its rounds compiled, for training."""
 
     def __init__(self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture):
         super().__init__(layout, params, grads, arch)
@@ -72,7 +72,7 @@ class CompiledNetwork(PlainNetwork):
 
 
 class CompiledRounds(PlainRounds):
-    """Same as `PlainRounds`."""
+    """The rounds compiled, without gradient."""
 
     def __init__(self, weights: Weights, arch: Architecture):
         super().__init__(weights, arch)

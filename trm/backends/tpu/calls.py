@@ -4,7 +4,6 @@ No TPU is needed: jax lowers the kernels anywhere and can interpret them on a CP
 """
 
 import functools
-import json
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -131,10 +130,6 @@ def output_shapes(kernel: Kernel) -> list[tuple[tuple[int, ...], str]]:
     return [((rows, values), "bfloat16") for values in widths]
 
 
-NAMES: dict[str, str] = {}
-"""Names of the kernels that this process has lowered, by their code."""
-
-
 @functools.cache
 def payload(kernel: Kernel, arguments: tuple[tuple[tuple[int, ...], str], ...]) -> str:
     """The kernel lowered for a TPU: the backend configuration of a `tpu_custom_call`."""
@@ -142,6 +137,4 @@ def payload(kernel: Kernel, arguments: tuple[tuple[tuple[int, ...], str], ...]) 
     module = jax.export.export(jitted(kernel), platforms=["tpu"])(*shapes).mlir_module()
     match = re.search(r'@tpu_custom_call\(.*?backend_config = "((?:[^"\\]|\\.)*)"', module, re.S)
     assert match is not None
-    text = re.sub(r"\\([0-9A-Fa-f]{2})", lambda code: chr(int(code.group(1), 16)), match.group(1))
-    NAMES[json.loads(text)["custom_call_config"]["body"]] = kernel.name
-    return text
+    return re.sub(r"\\([0-9A-Fa-f]{2})", lambda code: chr(int(code.group(1), 16)), match.group(1))

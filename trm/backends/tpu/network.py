@@ -126,7 +126,7 @@ def apply_stack(x_LBD: Tensor, w: Weights, arch: Architecture, remat: bool) -> T
 def recursion_round(
     z_H: Tensor, z_L: Tensor, x: Tensor, apply: Callable[[Tensor], Tensor], l_cycles: int
 ) -> tuple[Tensor, Tensor]:
-    """Same as `definition.recursion_round`, with `apply` as the stack."""
+    """`l_cycles` updates of z_L, then one of z_H, with `apply` as the stack of blocks."""
     inject = z_H + x
     for _ in range(l_cycles):
         z_L = apply(z_L + inject)

@@ -198,7 +198,7 @@ class Rounds:
     def forward(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Saved] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Same as `definition.recursion_round`; appends what backward needs to `saved`."""
+        """`l_cycles` updates of z_L, then one of z_H; appends what backward needs to `saved`."""
         inject = z_H + x
         for _ in range(l_cycles):
             z_L = self._stack((z_L, inject), saved)

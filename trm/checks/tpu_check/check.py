@@ -1,4 +1,4 @@
-"""Checks runs against a slice: verdicts and tables from compiled programs, which are cached.
+"""Checks whether runs fit a slice, by the memory of their compiled programs, which are cached.
 
 A program depends on model, batch and code, but not on learning rates or seeds, so a study of many runs needs few
 compilations.
@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -31,8 +30,6 @@ WORKER = "trm.checks.tpu_check.worker"
 """What traces and compiles programs."""
 PUBLIC_ARC_TASKS = 800
 """Training and evaluation tasks of ARC-AGI-1."""
-LINK_BYTES_PER_SECOND = 100e9
-"""Assumed all-reduce bandwidth of a chip's links; not measured."""
 FREE = (
     *("steps", "lr", "puzzle_lr", "warmup_steps", "weight_decay", "puzzle_weight_decay", "beta1", "beta2"),
     *("exploration", "exploration_final", "init_from", "snapshots", "curriculum"),
@@ -51,29 +48,22 @@ class Program(NamedTuple):
     fits: bool
     gib: float
     """Memory required on a chip."""
-    ms: float | None
-    """The compiler's estimate, plus communication at an assumed 100 GB/s."""
-    collectives: dict[str, dict[str, int]]
+    collectives: dict[str, int]
 
 
 class Result(NamedTuple):
-    """A training step on one slice; times in milliseconds, memory in GiB per chip."""
+    """A training step on one slice."""
 
     chips: int
     rows_per_chip: int
     fits: bool
     gib: float
-    """The peak, or if the program does not fit the memory that libtpu says it needs."""
+    """Memory of a chip: the peak, or if the program does not fit what libtpu says that it needs."""
     remat: bool
-    step_ms: float | None
-    """Cycles of XLA's operations and the kernels at the chip's clock, plus communication at an assumed 100 GB/s."""
-    utilisation: float | None
-    """Model FLOPs utilisation by the estimated time."""
     gflop_per_chip: float
     """Model FLOPs as in `plan`."""
-    collectives: dict[str, dict[str, int]]
-    parts_ms: dict[str, float]
-    """Breakdown of the step: kernels by name, XLA's operations by kind."""
+    collectives: dict[str, int]
+    """Operations that send between the chips, by kind."""
     advice: str
     """What to change if it does not fit."""
 
@@ -149,42 +139,25 @@ def program_key(config: RunConfig, where: Slice, what: str, remat: bool | None =
 
 def programs(config: RunConfig, where: Slice, cache_folder: Path) -> list[Program]:
     """Every program of a run, compiled for the slice. Raises UserError if libtpu rejects one."""
-    results = []
-    for answer in ask(config, where, "run", cache_folder)["programs"]:
-        ms = 1e3 * _chip_seconds(answer, where) if answer["fits"] else None
-        phase, collectives = answer["phase"], answer.get("collectives", {})
-        results.append(Program(phase, fits(answer, where), _gib(answer), ms, collectives))
-    return results
+    answers = ask(config, where, "run", cache_folder)["programs"]
+    return [
+        Program(answer["phase"], fits(answer, where), answer["gib"], answer["collectives"])
+        for answer in answers
+    ]
 
 
 def programs_table(programs: list[Program], where: Slice) -> str:
-    """A line per phase: number of programs, the largest one's memory, total time and communication, verdict."""
-    lines = [("phase", "programs", "GiB", "ms", "sent MiB", "verdict")]
+    """A line per phase: number of programs, the largest one's memory, verdict."""
+    lines = [("phase", "programs", "GiB", "verdict")]
     for phase in dict.fromkeys(program.phase for program in programs):
         group = [program for program in programs if program.phase == phase]
-        lines.append(
-            (
-                phase,
-                str(len(group)),
-                f"{max(program.gib for program in group):.2f}",
-                f"{sum(program.ms or 0.0 for program in group):.2f}",
-                _sent([program.collectives for program in group]) or "-",
-                _verdict(all(program.fits for program in group), where),
-            )
-        )
+        largest = f"{max(program.gib for program in group):.2f}"
+        lines.append((phase, str(len(group)), largest, _verdict(all(p.fits for p in group), where)))
     return _aligned(lines)
 
 
 def _verdict(fit: bool, where: Slice) -> str:
     return "fits" if fit else f"DOES NOT FIT ({hbm_gib(where.generation):g} GiB)"
-
-
-def _sent(programs: Sequence[dict[str, dict[str, int]]]) -> str:
-    """MiB sent by kind of collective."""
-    sent: Counter[str] = Counter()
-    for collectives in programs:
-        sent.update({kind: item["bytes"] for kind, item in collectives.items()})
-    return " ".join(f"{kind} {count / 2**20:.1f}" for kind, count in sorted(sent.items()))
 
 
 def ask(
@@ -202,7 +175,6 @@ def ask(
         "slice": where.name,
         "what": what,
         "remat": remat,
-        "cache": str(cache_folder),
     }
     done = subprocess.run(
         [tpu_python(), "-m", "trm.checks.tpu_check.worker"],
@@ -221,26 +193,7 @@ def ask(
 
 def fits(answer: dict[str, Any], where: Slice) -> bool:
     """Whether the program compiles and fits into the usable memory of the slice's chips."""
-    return bool(answer["fits"]) and float(answer["peak_gib"]) <= hbm_gib(where.generation)
-
-
-def step_seconds(config: RunConfig, where: Slice, cache_folder: Path) -> float | None:
-    """Estimated seconds of a training step from the cache. None: it was not checked with this code, or does not fit."""
-    cached = cache_folder / f"{program_key(config, where, 'train')}.json"
-    if not cached.exists():
-        return None
-    answer = read_json(cached)
-    return _chip_seconds(answer, where) if fits(answer, where) else None
-
-
-def _gib(answer: dict[str, Any]) -> float:
-    return float(answer["peak_gib"] if answer["fits"] else answer["needs_gib"])
-
-
-def _chip_seconds(answer: dict[str, Any], where: Slice) -> float:
-    """Estimated time of a program on the chips; its all-reduces send each byte twice."""
-    sent: int = sum(item["bytes"] for item in answer["collectives"].values())
-    return float(answer["cycles"]) / where.generation.clock_hz + 2 * sent / LINK_BYTES_PER_SECOND
+    return bool(answer["fits"]) and float(answer["gib"]) <= hbm_gib(where.generation)
 
 
 def check(config: RunConfig, where: Slice, cache_folder: Path) -> Result:
@@ -255,23 +208,9 @@ def check(config: RunConfig, where: Slice, cache_folder: Path) -> Result:
     answer, sizes = ask(config, where, "train", cache_folder), sizes_of(config)
     per_chip = config.training.batch_size // where.chips
     flops = step_flops(config.model, sizes.seq_len, sizes.vocab) * per_chip
-    seconds = _chip_seconds(answer, where) if answer["fits"] else None
-    return Result(
-        where.chips,
-        per_chip,
-        fits(answer, where),
-        _gib(answer),
-        answer["remat"],
-        seconds and seconds * 1e3,
-        seconds and flops / seconds / where.generation.peak_flops,
-        flops / 1e9,
-        answer.get("collectives", {}),
-        {
-            kind: cycles / where.generation.clock_hz * 1e3
-            for kind, cycles in answer.get("cycles_by_kind", {}).items()
-        },
-        _advice(config, where, answer, cache_folder),
-    )
+    advice = _advice(config, where, answer, cache_folder)
+    memory = fits(answer, where), answer["gib"], answer["remat"]
+    return Result(where.chips, per_chip, *memory, flops / 1e9, answer["collectives"], advice)
 
 
 def _advice(config: RunConfig, where: Slice, answer: dict[str, Any], cache_folder: Path) -> str:
@@ -280,7 +219,7 @@ def _advice(config: RunConfig, where: Slice, answer: dict[str, Any], cache_folde
     if not answer["remat"]:
         again = ask(config, where, "train", cache_folder, remat=True)
         if fits(again, where):
-            return f"TRM_XLA_REMAT=1 makes it fit ({again['peak_gib']:.1f} GiB), with the same result"
+            return f"TRM_XLA_REMAT=1 makes it fit ({again['gib']:.1f} GiB), with the same result"
     batch, micro = config.training.batch_size, config.training.micro_batches
     for count in range(micro + 1, batch // where.chips + 1):
         if batch % count or (batch // count) % where.chips:
@@ -290,28 +229,17 @@ def _advice(config: RunConfig, where: Slice, answer: dict[str, Any], cache_folde
         )
         again = ask(smaller, where, "train", cache_folder)
         if fits(again, where):
-            return f"training.micro_batches={count} makes it fit ({again['peak_gib']:.1f} GiB)"
+            return f"training.micro_batches={count} makes it fit ({again['gib']:.1f} GiB)"
     return "nothing makes it fit on this slice: use more chips or a smaller model"
 
 
 def table(rows: list[tuple[str, Result]], where: Slice) -> str:
-    """A line per program: run, rows, memory and FLOPs per chip, time, utilisation, communication, verdict."""
-    titles = "run|rows/chip|GiB|TFLOP|remat|ms|util|sent MiB|verdict"
-    lines = [tuple(titles.split("|"))]
+    """A line per program: run, rows, memory and FLOPs per chip, verdict."""
+    lines = [("run", "rows/chip", "GiB", "TFLOP", "remat", "verdict")]
     for name, result in rows:
-        lines.append(
-            (
-                name,
-                str(result.rows_per_chip),
-                f"{result.gib:.2f}",
-                f"{result.gflop_per_chip / 1000:.3g}",
-                "yes" if result.remat else "no",
-                "-" if result.step_ms is None else f"{result.step_ms:.1f}",
-                "-" if result.utilisation is None else f"{100 * result.utilisation:.0f} %",
-                _sent([result.collectives]) or "-",
-                _verdict(result.fits, where) + (f": {result.advice}" if result.advice else ""),
-            )
-        )
+        numbers = (str(result.rows_per_chip), f"{result.gib:.2f}", f"{result.gflop_per_chip / 1000:.3g}")
+        verdict = _verdict(result.fits, where) + (f": {result.advice}" if result.advice else "")
+        lines.append((name, *numbers, "yes" if result.remat else "no", verdict))
     return _aligned(lines)
 
 

@@ -9,11 +9,13 @@ from trm.study.slices import Slice
 
 
 class Compiled(NamedTuple):
-    """A program for one chip of the slice. If it does not fit, `text` is None and `needs_gib` is set."""
+    """A program for one chip of a slice."""
 
-    text: str | None
-    peak_bytes: int
-    needs_gib: float | None
+    fits: bool
+    gib: float
+    """Memory that it takes, or if it does not fit needs."""
+    text: str
+    """Scheduled HLO; empty if it does not fit."""
 
 
 def compile_for(module: str, where: Slice) -> Compiled:
@@ -48,6 +50,6 @@ def compile_for(module: str, where: Slice) -> Compiled:
         if needs is None:
             raise RuntimeError(f"libtpu rejects the program: {str(error).splitlines()[0]}") from error
         gib = float(needs.group(1)) / (1024 if needs.group(2) == "M" else 1)
-        return Compiled(None, 0, gib)
+        return Compiled(False, gib, "")
     peak = program.get_compiled_memory_stats().peak_memory_in_bytes
-    return Compiled(program.hlo_modules()[0].to_string(), peak, None)
+    return Compiled(True, peak / 2**30, program.hlo_modules()[0].to_string())

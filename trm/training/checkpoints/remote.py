@@ -38,13 +38,13 @@ class SharedFolder(CheckpointFolder):
         self.lease, self.mirror, self.failed_uploads = lease, mirror, failed_uploads
 
     def write(self, step: int, name: str, data: bytes) -> None:
-        """Same as in CheckpointFolder. Raises LeaseLost if another job has taken over the run."""
+        """Write a file of a checkpoint. Raises LeaseLost if another job has taken over the run."""
         if self.lease is not None:
             self.lease.check()
         super().write(step, name, data)
 
     def write_extra(self, name: str, data: bytes, durable: bool = True) -> None:
-        """Same as in CheckpointFolder; the file is uploaded with the next checkpoint."""
+        """Write a file beside the checkpoints; it is uploaded with the next one."""
         super().write_extra(name, data, durable)
         if self.mirror is not None:
             self.mirror.put_extra(name, self.root / name)

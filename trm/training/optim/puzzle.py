@@ -42,7 +42,8 @@ def update_dense(table: Tensor, gradient: Tensor, lr: Tensor | float, weight_dec
 def update_rows(
     table: Tensor, ids_B: Tensor, grads_BD: Tensor, lr: Tensor | float, weight_decay: float
 ) -> None:
-    """Same as `update_dense` for a large table, from the global batch's ids and per-row gradients."""
+    """Update the rows that the global batch touched, p = p * (1 - lr * wd) - lr * sign(g), in place, of a table too
+    large for a dense gradient. `ids_B`, `grads_BD`: of each row of the batch."""
     same_BB = (ids_B[:, None] == ids_B).to(grads_BD.dtype)
     ids = ids_B.long()
     table[ids] = _stepped(table[ids], same_BB @ grads_BD, lr, weight_decay)
