@@ -28,6 +28,15 @@ def test_a_host_is_set_aside_for_jobs_of_different_names_that_fail_only_there():
     assert len(said) == 2
 
 
+def test_a_straggler_is_three_times_slower_than_the_median_of_two_like_it_elsewhere():
+    health = Health(lambda sentence: None)
+    speeds = [("a", 1, 30.0), ("b", 0, 1.0), ("c", 2, 9.0), ("d", 0, 7.0), ("b", 0, 6.0)]
+    said = [health.note_speed("train 60", job, HOSTS[host], speed, 4) for job, host, speed in speeds]
+    assert said == ["", "", "", "", "3 times slower than 2 jobs like it on other hosts"]
+    assert health.note_speed("train 90", "e", HOSTS[0], 0.01, 4) == ""  # jobs of another length
+    assert health.note_speed("train 60", "b", HOSTS[0], 6.0, 1) == ""  # no host can be spared
+
+
 def test_most_hosts_are_never_set_aside():
     health = Health(lambda sentence: None)
     aside = 0

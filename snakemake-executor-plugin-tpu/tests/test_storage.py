@@ -169,7 +169,7 @@ def test_only_permissions_on_objects_are_needed(provider, server, monkeypatch):
     assert not item.exists()
     monkeypatch.setattr(server.proxy, "roles", {"roles/storage.objectViewer"})
     with pytest.raises(
-        WorkflowError, match="give this account roles/storage.objectUser on the bucket gs://bucket"
+        WorkflowError, match="refuses gs://bucket/least/b: give the account roles/storage.objectUser"
     ):
         stored(provider, "least/b", "content").store_object()
 

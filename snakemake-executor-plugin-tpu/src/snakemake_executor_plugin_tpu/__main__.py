@@ -31,7 +31,7 @@ from .allocation import slice_of
 from .cloud import PodState
 from .control import NOBODY, Control
 from .errors import COMMAND, PodError, red
-from .guarding import guard_in_words, guard_trouble
+from .guarding import guard_in_words, guard_trouble, may_exist
 from .settings import ExecutorSettings, common_settings
 from .slice import Slice, describe_beat, key_of
 from .worker.bucket import Document, Forged, Refused, sign, verify
@@ -96,9 +96,14 @@ class Cli:
         try:
             return await getattr(self, self.args.command)() or 0
         finally:
-            # Above all after an error, such as hosts that do not answer.
-            if left := await self.slice.close(report=self.args.command != "ssh"):
-                self.say(left)
+            # Above all after an error, such as hosts that do not answer; a second Ctrl-C ends `close`.
+            report = self.args.command != "ssh"
+            left = may_exist(self.settings) if report else ""
+            try:
+                left = await self.slice.close(report)
+            finally:
+                if left:
+                    self.say(left)
 
     async def _look(self, state: PodState) -> tuple[Control, Document, float]:
         """Read what the hosts say without driving them; return the controller's lease and its age as well."""

@@ -64,6 +64,11 @@ def is_refused(error: Exception) -> bool:
     return client or is_quota(error)
 
 
+def is_new_account(error: Exception) -> bool:
+    """Whether the hosts' service account may be too new to be known everywhere."""
+    return isinstance(error, gx.PermissionDenied) and "act as" in str(error)
+
+
 def red(text: str) -> str:
     return f"\033[31m{text}\033[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else text
 
@@ -120,7 +125,7 @@ def explain(error: Exception, action: str, spec: Any) -> str:
     if denied:
         what, role = f"{action} in project {project}", "tpu.admin"
         bind = f"projects add-iam-policy-binding {project}"
-        if says("actas"):
+        if says("actas", "act as"):
             account = spec.service_account or "ACCOUNT"
             what, role = f"start hosts that act as {account}", "iam.serviceAccountUser"
             bind = f"iam service-accounts add-iam-policy-binding {account}"

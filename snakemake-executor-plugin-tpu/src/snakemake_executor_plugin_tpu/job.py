@@ -1,6 +1,7 @@
 """One job from its submission to its end, with as many launches as the slices make necessary."""
 
 import asyncio
+import contextlib
 import itertools
 import re
 import time
@@ -12,13 +13,14 @@ from typing import Any
 from .allocation import libtpu_variables, slice_of
 from .control import Control
 from .errors import COMMAND, PodError, red
-from .health import EARLY_SECONDS, SUSPECTS
+from .health import EARLY_SECONDS, SUSPECTS, Place
 from .pool import Pool
 from .records import JobRecord
 from .settings import ExecutorSettings
 from .slice import PAUSES, TROUBLE_SECONDS, Slice
 from .worker.bucket import Cell, Document, Forged, Refused, seal
 
+MEASURED = 3  # reports of progress in a launch that make a speed; the first comes after start and compilation
 TERMINATED = (137, 143)
 NOTICE_SECONDS = 30.0  # in which the API tells of a preemption that has ended a process already
 ENDING_SECONDS = 15.0  # in which the hosts of an ended launch get free and send their last lines
@@ -38,6 +40,7 @@ LOST = {
     "stalled": "it made no progress for {stall:g} minutes (its stacks are in its logs)",
     "runtime": "it was stopped after {runtime:g} minutes (resources: runtime)",
     "outdated": "its command or its parameters have changed",
+    "moved": "it has a new checkpoint and goes to another host",
 }
 PROVED = {"lost", "restarted", "shutdown", "fence"}
 """Ends that prove nothing against a job whose first checkpoint was not due yet."""
@@ -66,8 +69,10 @@ class JobRequest:
     """Seconds without new progress after which a launch is stopped, 0: no limit."""
     reports: bool = False
     """Whether the job reports progress, so that it stalls before its first report as well."""
-    place: tuple[str, int] | None = None
+    place: Place | None = None
     """Slice and host of a check."""
+    like: str = ""
+    """Jobs of one host with the same text should be equally fast."""
 
 
 @dataclass
@@ -108,6 +113,8 @@ class JobRun:
         self._cells: dict[str, Cell] = {}
         self._hosts: list[int] = []
         self._lasted = 0.0
+        self._moved, self._steps = False, list[tuple[float, float]]()
+        """Whether it has left a slow host, and when it reported which progress in this launch."""
         self._read: dict[int, int] = {}
         self._rest: dict[int, bytes] = {}
         self._searched: set[str] = set()
@@ -253,7 +260,7 @@ class JobRun:
     async def _follow(self, slice: Slice, control: Control) -> Document:
         """Return the verdict of the launch, once its hosts are free again. Gives it up if they are gone."""
         began, self._hosts = time.monotonic(), list(self.record.hosts)
-        self._read, self._rest = {}, {}
+        self._read, self._rest, self._steps = {}, {}, []
         await self._hand_out(control)
         if self.cancelled:
             await self._stop("cancelled")
@@ -261,8 +268,9 @@ class JobRun:
         verdict: Document | None = None
         while verdict is None:
             first = control.beats.get(self.record.hosts[0])
-            if first and first["job"] == me:
-                self.record.report(first["progress"])
+            moved = first and first["job"] == me and self.record.report(first["progress"])
+            if moved and self._should_move(slice):
+                await self._stop("moved")
             if (
                 (first and first["done"] == me)
                 or not control.is_fresh(self.record.hosts[0])
@@ -301,6 +309,21 @@ class JobRun:
             if beat and beat["age"] > control.times["fence"] + control.times["silence"]:
                 return f"w{rank} has been silent for longer than its job may run"
         return None
+
+    def _should_move(self, slice: Slice) -> bool:
+        """Return whether the job leaves its host, now that it has a checkpoint: the host is slow, or is replaced."""
+        like, place, slower = self.request.like, (slice.name, self._hosts[0]), ""
+        with contextlib.suppress(ValueError):
+            step = time.monotonic(), float(self.record.progress or "")
+            self._steps = [*self._steps[1 - MEASURED :], step]
+        if like and len(self._hosts) == 1 and len(self._steps) == MEASURED:
+            (since, first), *_, (now, last) = self._steps
+            speed = (last - first) / (now - since)
+            slower = self.pool.health.note_speed(like, self.slot, place, speed, self.pool.hosts)
+        if slower := slower * (not self._moved):  # if it is as slow elsewhere, it stays there
+            self._moved = True
+            self.pool.set_aside(place, f"{self.request.label} is {slower}", self, check=False)
+        return bool(slower or slice.why_retire)
 
     async def _give_up(self, control: Control, why: str) -> Document:
         """Decide the launch, unless its host has done so before."""
@@ -408,9 +431,8 @@ class JobRun:
         self, slice: Slice, failed: bool, tail: Sequence[str] = (), rank: int | None = None
     ) -> None:
         """Set the host aside if jobs of different names have failed early there, until it passes a check."""
-        every = sum(each.hosts for each in self.pool.slices)
         place = (slice.name, self._hosts[0])
-        if len(self._hosts) == 1 and self.pool.health.note(self.slot, place, failed, every):
+        if len(self._hosts) == 1 and self.pool.health.note(self.slot, place, failed, self.pool.hosts):
             why = f"{SUSPECTS} jobs failed there within {EARLY_SECONDS:.0f} s and nowhere else ({reason_of(tail)})"
             self.pool.set_aside(place, f"{why}{slice.unhealthy()}", self)
         if failed and len(self._hosts) > 1 and rank is not None:

@@ -22,7 +22,7 @@ from .control import Control, Taken, content_name, host_code
 from .driver import end
 from .errors import DOWN, CloudError, DeletedByUser, Offline, PodError, red
 from .google import storage_transport
-from .guarding import guard_in_words, guard_trouble, remaining
+from .guarding import guard_in_words, guard_trouble, may_exist, remaining
 from .health import SUSPECTS, Health
 from .settings import ExecutorSettings
 from .worker.bucket import Bucket, Forged, Refused, Transport, key_id
@@ -36,6 +36,7 @@ PAUSES = (5.0, 300.0)
 CLOSE_SECONDS = 30.0  # in which Google has to answer at the end
 ASK_SECONDS = 10.0  # between two questions to the API about a slice with a silent host
 FOLDER = ".snakemake-tpu"
+TRAFFIC_PRICE = 0.02  # USD per GB within a continent, https://cloud.google.com/storage/pricing#network-egress
 TROUBLE = (PodError, BucketOffline, Refused, Forged)
 
 
@@ -196,6 +197,9 @@ class Slice:
         control = Control(bucket, self.hosts, document, state.orders["times"], self.cloud.call)
         await asyncio.to_thread(control.acquire)
         self._node, self._state, self._told = state.incarnation, (time.monotonic(), state), {}
+        if self._created and self.settings.check_host:
+            self.health.unchecked |= {(self.name, rank) for rank in range(self.hosts)}
+        await asyncio.to_thread(self._tell_region, bucket)
         self.control = control
         self.say(
             "it is up; its hosts are asked what they do" if not self._created else "it is up; its hosts start"
@@ -213,6 +217,22 @@ class Slice:
             tell=self.say,
             stop=self.stop,
         )
+
+    def _tell_region(self, bucket: Bucket) -> None:
+        """Say what it costs that bucket and slice are in different regions, if the account may ask."""
+        region = (self.settings.zone or "").rpartition("-")[0]
+        try:
+            place = bucket.location()
+        except (Refused, BucketOffline):
+            return
+        if not region.startswith(place):  # as us-central2 with us
+            day = 24 * self.hosts * TRAFFIC_PRICE
+            self.say(
+                red(
+                    f"its bucket gs://{bucket.name} is in {place} and its hosts are in {region}: traffic between them "
+                    f"costs at least {TRAFFIC_PRICE} USD per GB, {day:.2f} USD a day if each host moves a GB an hour"
+                )
+            )
 
     def _upload(self, bucket: Bucket, environment: Environment) -> str:
         bucket.create_content("sources", environment.lock.encode())
@@ -427,12 +447,19 @@ class Slice:
             self.say(red(f"the request could not be withdrawn: {why} {DOWN} withdraws it"))
         if self.control is not None:
             try:
-                await asyncio.to_thread(self.control.release)
-            except TROUBLE as error:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await asyncio.to_thread(self.control.release)
+            except (*TROUBLE, TimeoutError) as error:
                 self.say(f"its lease could not be released and ends by itself: {error}")
             self.control.close()
-        left = await remaining(self.settings, self.cloud, used) if report else ""
-        await self.cloud.close()
+        left = ""
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                left = await remaining(self.settings, self.cloud, used) if report else ""
+                await self.cloud.close()
+        except TimeoutError:
+            if used and report:
+                left = left or may_exist(self.settings, f"Google did not answer within {CLOSE_SECONDS:.0f} s")
         return left
 
 
