@@ -70,7 +70,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     runtime_minutes: int = _setting(1440, "Minutes for a launch of a rule without `runtime`; 0: no limit.")
     stall: float = _setting(60.0, "Minutes without new progress until a job is launched again; 0: never.")
 
-    check_host: str = _setting("", "Shell command after which a host that was set aside serves again.")
+    check_host: str = _setting("", "Shell command that new hosts and those set aside pass before they serve.")
 
     def __post_init__(self) -> None:
         """Refuse invalid settings before anything costs money, and use our classes for Cloud Storage."""
