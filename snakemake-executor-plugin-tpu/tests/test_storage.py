@@ -150,7 +150,7 @@ def test_missing_credentials_are_one_sentence(tmp_path, monkeypatch):
     }.items():
         monkeypatch.setenv(name, value)
     settings = StorageProviderSettings(project="p")
-    with pytest.raises(WorkflowError, match="No Google credentials for Cloud Storage here: run `gcloud auth"):
+    with pytest.raises(WorkflowError, match="This machine has no Google credentials: run `gcloud auth"):
         storage.StorageProvider(local_prefix=tmp_path, logger=get_logger(), settings=settings)
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from .errors import PodError
 from .worker.bucket import Bucket, Cell, Document, Forged, Lost, verify
+from .worker.files import LEAST_DISK
 
 PACKAGE = Path(__file__).parent
 HOST_PACKAGE = "tpu_host"
-LEAST_DISK = 64 << 20
 READERS = 8
 NOBODY = "nobody"
 
@@ -65,7 +65,6 @@ class Control:
         self.id = call or uuid.uuid4().hex
         self.who = f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()} in {os.getcwd()})"
         self.beats: dict[int, Document] = {}
-        self.heard_at = self.since = time.monotonic()
         self._assigned: dict[int, Cell] = {}
         self._readers = ThreadPoolExecutor(READERS, "tpu-beats")
 
@@ -124,7 +123,6 @@ class Control:
         self.beats = {
             rank: beat for rank, beat in found.items() if beat and beat["node"] == self.setup["node"]
         }
-        self.heard_at = time.monotonic()
 
     def _beat(self, rank: int) -> "Document | None":
         found = self.bucket.get(f"hosts/{rank}/beat")

@@ -8,6 +8,7 @@ from typing import Any
 from snakemake_interface_common.exceptions import WorkflowError
 
 from .google import auth, gx
+from .worker.bucket import NO_CREDENTIALS
 
 COMMAND = "python -m snakemake_executor_plugin_tpu"
 DOWN = f"`{COMMAND} down`"
@@ -92,7 +93,7 @@ def explain(error: Exception, action: str, spec: Any) -> str:
         return f"run `gcloud compute tpus {what} list --zone={zone} --project={project}` to see"
 
     if needs_login(error) and says("default credentials"):
-        return f"This machine has no Google credentials: {login}, or set GOOGLE_APPLICATION_CREDENTIALS to a key file."
+        return NO_CREDENTIALS
     if needs_login(error):
         return f"Google Cloud does not accept your credentials: {login} ({text})."
     if says("has not been used in project", "service_disabled", "api has not been enabled"):

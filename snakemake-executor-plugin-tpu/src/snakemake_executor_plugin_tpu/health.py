@@ -55,11 +55,8 @@ class Health:
         if len(others) < LIKE_IT or speed <= 0 or not self.can_spare(place, hosts):
             return ""
         slower = median(others) / speed
-        return (
-            f"{slower:.0f} times slower than {len(others)} jobs like it on other hosts"
-            if slower >= SLOWER
-            else ""
-        )
+        sentence = f"{slower:.0f} times slower than {len(others)} jobs like it on other hosts"
+        return sentence if slower >= SLOWER else ""
 
     def set_aside(self, place: Place, why: str) -> None:
         self.unchecked.discard(place)

@@ -6,7 +6,7 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from .worker.bucket import Cell, Document, Forged, Refused, seal
 
 MEASURED = 3  # reports of progress in a launch that make a speed; the first comes after start and compilation
 TERMINATED = (137, 143)
+CHECK_SECONDS = 600.0
 NOTICE_SECONDS = 30.0  # in which the API tells of a preemption that has ended a process already
 ENDING_SECONDS = 15.0  # in which the hosts of an ended launch get free and send their last lines
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -127,6 +128,14 @@ class JobRun:
     def accelerator_type(self) -> str:
         return (self.slice.settings if self.slice else self.settings).accelerator_type
 
+    def check_of(self, place: Place, number: int) -> "JobRun":
+        """Return the job that checks a host, with the sources and variables of this one."""
+        slot, request = f"check-{place[0]}-{place[1]}", self.request
+        task = (f"check {number}", f"check of w{place[1]}", 1, self.settings.check_host)
+        check = JobRequest(slot, *task, request.environment, request.sources, CHECK_SECONDS, place=place)
+        once = replace(self.settings, relaunches_without_progress=0)
+        return JobRun(check, self.pool, self.logs.parent / slot, once, self.say)
+
     async def run(self) -> Outcome:
         """Run the job to its end. Cancelling this coroutine does not stop the job on the pod: use `cancel`."""
         try:
@@ -171,11 +180,7 @@ class JobRun:
             return self._success(verdict)
         if verdict:
             # A failure was told, or its call did not live to tell: it is launched again.
-            why = (
-                f"{verdict['why']}, code {verdict['code']}"
-                if same
-                else "its command or parameters have changed"
-            )
+            why = f"{verdict['why']}, code {verdict['code']}" if same else LOST["outdated"]
             self.say(f"{launch} ended without a controller ({why})")
             record.state = "collected"
             return None
@@ -236,10 +241,7 @@ class JobRun:
 
     def _assignment(self, control: Control, sources: str) -> Document:
         request, settings, record = self.request, self.settings, self.record
-        variables = {
-            **libtpu_variables(len(record.hosts), slice_of(self.accelerator_type)),
-            **request.environment,
-        }
+        variables = libtpu_variables(len(record.hosts), slice_of(self.accelerator_type)) | request.environment
         return {
             **{"job": self.slot, "launch": record.launch, "hosts": record.hosts, "label": request.label},
             **{"argv": ["/bin/bash", "-c", request.command], "sources": sources},
@@ -271,19 +273,16 @@ class JobRun:
             moved = first and first["job"] == me and self.record.report(first["progress"])
             if moved and self._should_move(slice):
                 await self._stop("moved")
-            if (
-                (first and first["done"] == me)
-                or not control.is_fresh(self.record.hosts[0])
-                or slice.control is not control
-            ):
+            ended = first and first["done"] == me
+            if ended or not control.is_fresh(self.record.hosts[0]) or slice.control is not control:
                 verdict = await self._call(control.bucket.read, self._path("verdict"))
             if verdict is None and (why := await self._why_lost(slice, control)):
                 verdict = await self._give_up(control, why)
             await self._read_logs(control, last=False)
-            if verdict is None:
-                await slice.ticked.wait() if slice.control is control else await asyncio.sleep(
-                    control.times["poll"]
-                )
+            if verdict is None and slice.control is control:
+                await slice.ticked.wait()
+            elif verdict is None:
+                await asyncio.sleep(control.times["poll"])
         deadline = time.monotonic() + ENDING_SECONDS
         while slice.control is control and time.monotonic() < deadline:
             if not any(
@@ -293,11 +292,11 @@ class JobRun:
             await slice.ticked.wait()
         await self._read_logs(control, last=True)
         self.record.report(verdict.get("progress"))
-        seconds = (
-            verdict["ended"] - verdict["started"] if verdict.get("started") else time.monotonic() - began
+        known = verdict.get("started")
+        self._lasted = verdict["ended"] - known if known else time.monotonic() - began
+        self.chip_seconds += (
+            self._lasted * len(self.record.hosts) * slice_of(self.accelerator_type).chips_per_host
         )
-        self._lasted = seconds
-        self.chip_seconds += seconds * len(self.record.hosts) * slice_of(self.accelerator_type).chips_per_host
         return verdict
 
     async def _why_lost(self, slice: Slice, control: Control) -> str | None:
@@ -349,20 +348,17 @@ class JobRun:
         why, code = str(verdict["why"]), verdict["code"]
         early = (verdict.get("ended") or 0.0) - (verdict.get("started") or 0.0) < EARLY_SECONDS
         if code == 0 and why == "exited":
-            self._note_health(slice, failed=False)
+            self._note_health(slice, False)
             return self._success(verdict)
         if why in ("stopped", "cancelled"):
             await self._finish(control)
-            return Outcome(
-                False, f"was stopped by `{COMMAND} stop`.", self._log_files(), stopped=why == "stopped"
-            )
+            said = f"was stopped by `{COMMAND} stop`."
+            return Outcome(False, said, self._log_files(), stopped=why == "stopped")
         if why == "exited":
             if not (lost := await self._why_blameless(slice, control, verdict)):
                 await self._finish(control)
                 if early:
-                    self._note_health(
-                        slice, failed=True, tail=verdict.get("tail", []), rank=verdict.get("rank")
-                    )
+                    self._note_health(slice, True, verdict.get("tail", []), verdict.get("rank"))
                 return self._failure(slice, verdict)
             why, verdict = "lost", {**verdict, "about": lost}
         limits = {"stall": self.request.stall / 60, "runtime": self.request.runtime / 60}
@@ -373,11 +369,8 @@ class JobRun:
             self.say(f"{self.request.label}: {told}; launching it again")
             return None
         proves = why not in PROVED or (0 < self.request.stall < self._lasted)
-        budgets = {
-            "preemptions": self.settings.preemptions,
-            "stalled": self.settings.relaunches_without_progress,
-        }
-        message = self.record.count_loss(told, proves=proves, **budgets)
+        budgets = self.settings.preemptions, self.settings.relaunches_without_progress
+        message = self.record.count_loss(told, *budgets, proves)
         if message:
             self.record.finish()
         await self._save(control)
@@ -414,9 +407,8 @@ class JobRun:
         if self.request.hosts > 1 and (aside := self.pool.health.words(slice.name)):
             message += f" {aside}."
         message += f" Its last lines:{lines}\n" if lines else ""
-        return Outcome(
-            False, message, self._log_files(), verdict.get("started", 0.0), verdict.get("ended", 0.0)
-        )
+        times = verdict.get("started", 0.0), verdict.get("ended", 0.0)
+        return Outcome(False, message, self._log_files(), *times)
 
     async def _finish(self, control: Control) -> None:
         self.record.finish()

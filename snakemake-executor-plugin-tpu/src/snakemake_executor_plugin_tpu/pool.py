@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import PodError, red
@@ -13,7 +13,7 @@ from .slice import Slice
 if TYPE_CHECKING:
     from .job import JobRun
 
-CHECK_SECONDS, CHECK_PAUSE = 600.0, 600.0  # for a check of a host, and between two
+CHECK_PAUSE = 600.0  # between two checks of a host that was set aside
 Placed = tuple[Slice, list[int]]
 """A slice and the hosts that a job now holds there; none if a launch of an earlier call is there."""
 
@@ -93,11 +93,7 @@ class Pool:
             return
         slice.start()
         while slice.is_starting:
-            ticked = asyncio.ensure_future(slice.ticked.wait())
-            await asyncio.wait(
-                {ticked, slice.task} if slice.task else {ticked}, return_when="FIRST_COMPLETED"
-            )
-            ticked.cancel()
+            await slice.news()
 
     def serve(self) -> None:
         """Give free hosts to the waiting jobs and start slices for the others."""
@@ -160,13 +156,8 @@ class Pool:
         """Say what an earlier call has left on hosts for which jobs of this one wait."""
         for slice in self.slices if self._queue else []:
             for beat in slice.control.beats.values() if slice.control else []:
-                job = beat["job"][0] if beat["job"] else ""
-                if (
-                    job
-                    and job not in self.runs
-                    and not job.startswith("check-")
-                    and job not in self._unneeded
-                ):
+                job = beat["job"][0] if beat["job"] else "check-"
+                if not job.startswith("check-") and job not in self.runs and job not in self._unneeded:
                     self._unneeded.add(job)
                     self.say(
                         f"{slice.name} runs {job}, which an earlier call started and this one does not need."
@@ -196,23 +187,8 @@ class Pool:
             self.checks[place].add_done_callback(lambda _: self.checks.pop(place, None))
 
     async def _check(self, place: Place, run: "JobRun") -> None:
-        """Check a host; `run` is a job, whose sources and variables the check gets."""
         slice = next(slice for slice in self.slices if slice.name == place[0])
-        request = replace(
-            run.request,
-            slot=f"check-{place[0]}-{place[1]}",
-            label=f"check of w{place[1]}",
-            fingerprint=f"check {next(self._numbers)}",
-            command=run.settings.check_host,
-            hosts=1,
-            place=place,
-            runtime=CHECK_SECONDS,
-            stall=0.0,
-            reports=False,
-            like="",
-        )
-        logs, once = run.logs.parent / request.slot, replace(run.settings, relaunches_without_progress=0)
-        check = replace(run, request=request, logs=logs, record=type(run.record)(), settings=once)
+        check = run.check_of(place, next(self._numbers))
         if (await check.run()).ok and not slice.unhealthy():
             self.health.restore(place)
         elif place in self.health.unchecked:

@@ -44,7 +44,7 @@ class JobRecord:
             self.progress = progress
         return newer
 
-    def count_loss(self, why: str, *, preemptions: int, stalled: int, proves: bool = True) -> str | None:
+    def count_loss(self, why: str, preemptions: int, stalled: int, proves: bool = True) -> str | None:
         """Count a lost launch against its budgets; return why the job has to give up, or None.
 
         `proves`: whether the job could have made progress; a slice that lived too briefly says nothing about it.

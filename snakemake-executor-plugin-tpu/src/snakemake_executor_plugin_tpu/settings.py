@@ -50,7 +50,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     reservation: str | None = _named(None, "Reservation to use, projects/P/locations/Z/reservations/R.")
     network: str | None = _setting(None, "VPC network of the pod (default: the project's default).")
     subnetwork: str | None = _setting(None, "Subnetwork of the pod.")
-    internal_ips: bool = _setting(False, "Give the hosts no external addresses and use the internal ones.")
+    internal_ips: bool = _setting(False, "Give the hosts no external addresses.")
     service_account: str | None = _named(None, "Service account that the hosts act as.")
     idle_delete: float = _setting(30.0, "Idle minutes until a pod created here deletes itself; 0: never.")
     prices: str = _setting("", "What a chip costs you, in USD per hour, 'v4=3.22 v5litepod=1.2'.")

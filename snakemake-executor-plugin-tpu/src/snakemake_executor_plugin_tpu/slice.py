@@ -170,6 +170,12 @@ class Slice:
         self.ticked = asyncio.Event()
         self.on_tick()
 
+    async def news(self) -> None:
+        """Wait for the next look at the hosts, or for the end."""
+        ticked = asyncio.ensure_future(self.ticked.wait())
+        await asyncio.wait({ticked, self.task} if self.task else {ticked}, return_when="FIRST_COMPLETED")
+        ticked.cancel()
+
     async def _bring_up(self) -> None:
         state = await self.cloud.describe()
         if not state.is_ready:
@@ -188,11 +194,8 @@ class Slice:
         bucket = await asyncio.to_thread(self.bucket, self._key)
         environment = Environment.of(self.settings)
         code = await asyncio.to_thread(self._upload, bucket, environment)
-        setup = {
-            "name": environment.name,
-            "lock": content_name(environment.lock.encode()),
-            "python": environment.python,
-        }
+        lock = content_name(environment.lock.encode())
+        setup = {"name": environment.name, "lock": lock, "python": environment.python}
         document = {"node": node, "code": code, "setup": setup, "python": self.settings.python}
         control = Control(bucket, self.hosts, document, state.orders["times"], self.cloud.call)
         await asyncio.to_thread(control.acquire)
@@ -201,22 +204,13 @@ class Slice:
             self.health.unchecked |= {(self.name, rank) for rank in range(self.hosts)}
         await asyncio.to_thread(self._tell_region, bucket)
         self.control = control
-        self.say(
-            "it is up; its hosts are asked what they do" if not self._created else "it is up; its hosts start"
-        )
+        self.say(f"it is up; its hosts {'start' if self._created else 'are asked what they do'}")
 
     def bucket(self, key: bytes) -> Bucket:
         """Return the slice's part of the bucket; calls are repeated as long as a job may run without a controller."""
         self._transport = self._transport or storage_transport()
-        patience = self.cloud.patience
-        return Bucket(
-            namespace(self.settings, key),
-            key,
-            self._transport,
-            patience=patience,
-            tell=self.say,
-            stop=self.stop,
-        )
+        place, patience = namespace(self.settings, key), self.cloud.patience
+        return Bucket(place, key, self._transport, patience, self.say, self.stop)
 
     def _tell_region(self, bucket: Bucket) -> None:
         """Say what it costs that bucket and slice are in different regions, if the account may ask."""
@@ -227,12 +221,11 @@ class Slice:
             return
         if not region.startswith(place):  # as us-central2 with us
             day = 24 * self.hosts * TRAFFIC_PRICE
-            self.say(
-                red(
-                    f"its bucket gs://{bucket.name} is in {place} and its hosts are in {region}: traffic between them "
-                    f"costs at least {TRAFFIC_PRICE} USD per GB, {day:.2f} USD a day if each host moves a GB an hour"
-                )
+            costs = (
+                f"at least {TRAFFIC_PRICE} USD per GB, {day:.2f} USD a day if each host moves a GB an hour"
             )
+            where = f"its bucket gs://{bucket.name} is in {place} and its hosts are in {region}"
+            self.say(red(f"{where}: traffic between them costs {costs}"))
 
     def _upload(self, bucket: Bucket, environment: Environment) -> str:
         bucket.create_content("sources", environment.lock.encode())
@@ -294,11 +287,9 @@ class Slice:
             self._check_environment(control)
             await self._retire()
             self._tick()
-            silent = [
-                rank
-                for rank in range(self.hosts)
-                if not control.is_fresh(rank) or control.beats[rank]["shutdown"]
-            ]
+            silent = any(
+                not control.is_fresh(rank) or control.beats[rank]["shutdown"] for rank in range(self.hosts)
+            )
             if silent and (why := await self.why_gone(ASK_SECONDS)):
                 return why
             if silent and self._created and time.monotonic() - began > BOOT_SECONDS:
@@ -339,10 +330,10 @@ class Slice:
         for rank, beat in control.beats.items():
             failed = beat["environment"]["state"] == "failed"
             lines = "\n        ".join(beat["environment"]["lines"])
-            sentence = (
+            sentence = red(
                 f"w{rank} cannot make the jobs' environment and tries again; jobs wait:\n        {lines}"
             )
-            self._tell(f"environment {rank}", red(sentence) if failed else "")
+            self._tell(f"environment {rank}", sentence if failed else "")
             if beat["error"]:
                 self._tell(f"error {rank}", red(f"w{rank}: {beat['error']}"))
         if self.settings.idle_delete or self.settings.end:
@@ -376,9 +367,8 @@ class Slice:
             await self._delete()
             return
         self._created = False
-        where = (
-            f"{self.name} --zone={self.settings.zone} --project={self.settings.project} --worker={never[0]}"
-        )
+        place = f"--zone={self.settings.zone} --project={self.settings.project}"
+        where = f"{self.name} {place} --worker={never[0]}"
         sentence = (
             f"{names} of {self.name} never wrote a heartbeat to {control.bucket.url} within {BOOT_SECONDS:.0f} s. The "
             "API says that the pod is READY, so nothing was deleted. Its serial console has what its startup script "

@@ -23,7 +23,7 @@ from snakemake_interface_common.logging import get_logger
 from snakemake_interface_storage_plugins.io import Mtime
 from snakemake_interface_storage_plugins.registry import StoragePluginRegistry
 
-from .worker.bucket import NO_BUCKET, TELL_SECONDS, TRANSIENT, no_bucket, reason_of, remedy
+from .worker.bucket import NO_BUCKET, NO_CREDENTIALS, TELL_SECONDS, TRANSIENT, no_bucket, reason_of, remedy
 
 # Otherwise a thread of the client asks for the bucket's metadata to label traces.
 os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
@@ -102,10 +102,7 @@ class StorageProvider(plugin.StorageProvider):
         try:
             super().__post_init__()
         except DefaultCredentialsError:
-            raise WorkflowError(
-                "No Google credentials for Cloud Storage here: run `gcloud auth application-default login`, or set "
-                "GOOGLE_APPLICATION_CREDENTIALS to a key file."
-            ) from None
+            raise WorkflowError(NO_CREDENTIALS) from None
         self.client._http.hooks["response"].append(self._compare_clocks)
 
     def _compare_clocks(self, response: Any, *_: Any, **__: Any) -> None:

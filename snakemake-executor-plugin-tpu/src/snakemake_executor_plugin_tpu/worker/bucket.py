@@ -25,6 +25,11 @@ NO_BUCKET = "The specified bucket does not exist."
 TIMEOUT = 60.0
 MOST_PAUSE = 30.0
 TELL_SECONDS = 60.0
+BYTES = "application/octet-stream"
+NO_CREDENTIALS = (
+    "This machine has no Google credentials: run `gcloud auth application-default login`, or set "
+    "GOOGLE_APPLICATION_CREDENTIALS to a key file."
+)
 TOKEN = "instance/service-accounts/default/token"
 
 Document = dict[str, Any]
@@ -205,11 +210,8 @@ class Bucket:
         now = time.monotonic()
         self._silent_since = self._silent_since or now
         since = time.strftime("%H:%M", time.localtime(time.time() - now + self._silent_since))
-        why = (
-            "asks too often for fewer requests"
-            if status == 429
-            else f"does not answer ({status or reason_of(data)})"
-        )
+        why = f"does not answer ({status or reason_of(data)})"
+        why = "asks too often for fewer requests" if status == 429 else why
         sentence = f"Cloud Storage (gs://{self.name}) {why} since {since}; jobs go on, and it is tried again."
         if now - self._silent_since > TELL_SECONDS and not self._told:
             self._told = True
@@ -249,13 +251,9 @@ class Bucket:
         Raises Lost if the generation is another.
         """
         mark = uuid.uuid4().hex
-        about = {
-            "name": self.prefix + name,
-            "cacheControl": "no-store",
-            "contentType": "application/octet-stream",
-        }
+        about = {"name": self.prefix + name, "cacheControl": "no-store", "contentType": BYTES}
         parts = (json.dumps(about).encode(), data)
-        kinds = (b"application/json; charset=UTF-8", b"application/octet-stream")
+        kinds = (b"application/json; charset=UTF-8", BYTES.encode())
         body = b"".join(
             b"--%s\r\nContent-Type: %s\r\n\r\n%s\r\n" % (mark.encode(), kind, part)
             for kind, part in zip(kinds, parts)
