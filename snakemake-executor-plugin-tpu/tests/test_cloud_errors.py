@@ -156,23 +156,6 @@ def test_transient_errors():
     assert not is_transient(gx.PermissionDenied("x"))
 
 
-@pytest.mark.parametrize(
-    ("roles", "sentence"),
-    [
-        ({"roles/tpu.viewer", "roles/iam.serviceAccountUser"}, "--role=roles/tpu.admin"),
-        (
-            {"roles/tpu.admin"},
-            r"iam service-accounts add-iam-policy-binding me@p .*roles/iam.serviceAccountUser",
-        ),
-    ],
-)
-def test_missing_roles_are_named(api, play, roles, sentence):
-    api.roles = roles
-    with pytest.raises(CloudError, match=sentence):
-        play(lambda cloud, capacity: capacity.wait(), service_account="me@p")
-    assert not api.queued
-
-
 def test_calls_need_published_permissions_only():
     """Cloud TPU has no permissions for queued resources: a role with one cannot be created."""
     assert set(TPU_METHODS.values()) <= TPU_PERMISSIONS == ROLES["roles/tpu.admin"]
