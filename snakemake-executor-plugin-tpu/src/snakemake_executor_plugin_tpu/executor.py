@@ -159,8 +159,7 @@ class Executor(RemoteExecutor):
             label=label_of(job),
             runtime=60 * float(resources.get("runtime") or self.settings.runtime_minutes),
             stall=60 * float(resources.get("stall", minutes)),
-            # The time that a rule asks for is its estimate of the job's length.
-            like=f"{members(job)[0].rule.name} {resources.runtime}" if resources.get("runtime") else "",
+            like=str(resources.get("tpu_like") or ""),
             reports="stall" in dict(resources.items()),
             hosts=hosts_wanted(resources.get("tpu_hosts"), self.pool.slices[0].hosts),
             command=command.replace(module, f"{PYTHON} {ENTRY} ", 1),

@@ -73,7 +73,7 @@ class JobRequest:
     place: Place | None = None
     """Slice and host of a check."""
     like: str = ""
-    """Jobs of one host with the same text should be equally fast."""
+    """Jobs of one host with the same text, the rule's resource `tpu_like`, should be equally fast."""
 
 
 @dataclass
