@@ -393,13 +393,16 @@ async def ended(story, go):
 
 @pytest.mark.full
 @pytest.mark.parametrize("trouble", ["rank", "aside"])
-def test_a_slice_with_a_bad_host_is_replaced_once_its_jobs_have_ended(call, monkeypatch, trouble):
+def test_a_slice_with_a_bad_host_is_replaced_once_checkpoints_are_safe(call, empty_pod, monkeypatch, trouble):
     async def story():
         async with call() as controller:
             assert (await controller.run("first")).ok
             [slice] = controller.slices
             node = slice.control.setup["node"]
             if trouble == "aside":
+                counts = "while sleep 0.3; do echo $((step += 1)) > $TPU_PROGRESS_FILE; done"
+                long = asyncio.ensure_future(controller.run("long", f"test $TPU_LAUNCH = 2 || {counts}"))
+                await until(lambda: any(host.jobs() for host in empty_pod.hosts))
                 monkeypatch.setattr(health, "LONG_SECONDS", 0.0)
                 controller.pool.health.set_aside(("pod", 2), "two jobs failed there")
             for job in ("one", "two") if trouble == "rank" else ():
@@ -407,6 +410,9 @@ def test_a_slice_with_a_bad_host_is_replaced_once_its_jobs_have_ended(call, monk
                 assert "rank 2 on w2" in outcome.message
             assert (await controller.run("last", "tpurun true", hosts=4)).ok
             assert slice.control.setup["node"] != node
+            if trouble == "aside":
+                assert (await long).ok
+                assert "long: it has a new checkpoint and goes to another host" in controller.output
             assert "the slice is deleted and made anew" in controller.output
 
     asyncio.run(story())
