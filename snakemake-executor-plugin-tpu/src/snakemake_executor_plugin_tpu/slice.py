@@ -440,7 +440,7 @@ class Slice:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await asyncio.to_thread(self.control.release)
             except (*TROUBLE, TimeoutError) as error:
-                self.say(f"its lease could not be released and ends by itself: {error}")
+                self.say(f"its lease could not be released and ends by itself: {str(error) or 'no answer'}")
             self.control.close()
         left = ""
         try:

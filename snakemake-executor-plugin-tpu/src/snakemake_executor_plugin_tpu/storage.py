@@ -44,7 +44,7 @@ def is_transient(error: Exception) -> bool:
 def is_lost_session(error: Any) -> bool:
     """Whether a resumable upload has to start anew: its session has expired."""
     request = getattr(error.response, "request", None)
-    return error.code in (404, 410) and "upload_id=" in str(getattr(request, "url", ""))
+    return error.code in (400, 404, 410) and "upload_id=" in str(getattr(request, "url", ""))
 
 
 def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
