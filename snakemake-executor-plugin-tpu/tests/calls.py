@@ -43,6 +43,8 @@ class Controller:
         self.lines: list[str] = []
         self.dead = asyncio.Event()
         self.strike: Callable[[str, str], bool] = lambda moment, name: False
+        self.away, self.hang = False, None
+        """Whether this machine has no network, and an event for which its requests wait."""
         self.runs: dict[str, JobRun] = {}
         self._way: Any = None
 
@@ -56,6 +58,10 @@ class Controller:
 
     def transport(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Any:
         """Send a request unless this call is dead; `strike` kills it before or after an upload."""
+        if self.away:
+            raise OSError("the network of this machine is away")
+        if self.hang is not None:
+            self.hang.wait()
         self._way = self._way or storage_transport()
         name = body.split(b'"name": "', 1)[1].split(b'"', 1)[0].decode() if body else ""
         if self.dead.is_set() or (name and self.strike("before", name)):

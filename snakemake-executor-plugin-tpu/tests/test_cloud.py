@@ -13,6 +13,9 @@ from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser
 from snakemake_executor_plugin_tpu.guarding import remaining
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
+LIMIT = "Quota limit 'TPUV4CoresPerProjectPerZone'"
+ACT_AS = "iam service-accounts add-iam-policy-binding me@p .*roles/iam.serviceAccountUser"
+
 
 def test_create_adopt_preempt_recreate_delete(api, play):
     async def story(cloud, capacity):
@@ -85,13 +88,35 @@ def test_lack_of_capacity_is_waited_out_with_growing_pauses(api, play):
     assert "There is no more capacity" in waits[0]
 
 
-def test_an_operation_that_the_api_refuses_to_show_is_not_waited_for(api, play, monkeypatch):
-    monkeypatch.setitem(ROLES, "custom", TPU_PERMISSIONS - {"tpu.operations.get"})
-    api.roles = {"custom"}
-    with pytest.raises(
-        CloudError, match="Not allowed to follow the request for pod in project p: .*tpu.admin"
-    ):
-        play(lambda _, capacity: capacity.wait())
+@pytest.mark.parametrize(
+    ("fault", "settings", "sentence"),
+    [
+        (
+            lambda api: api.refuse(8, f"{LIMIT} has been exceeded. Limit: 0"),
+            {},
+            "has no quota for spot v4-64 in z: ",
+        ),
+        (
+            lambda api: None,
+            {"zone": "nowhere"},
+            "no access to TPUs in nowhere: .*gcloud compute tpus locations list",
+        ),
+        (lambda api: setattr(api, "roles", {"roles/tpu.viewer"}), {}, "--role=roles/tpu.admin"),
+        (
+            lambda api: setattr(api, "roles", {"mute"}),
+            {},
+            "Not allowed to follow the request for pod in project p: ",
+        ),
+        (lambda api: setattr(api, "roles", {"roles/tpu.admin"}), {"service_account": "me@p"}, ACT_AS),
+    ],
+)
+def test_what_is_refused_is_not_waited_for(api, play, monkeypatch, fault, settings, sentence):
+    monkeypatch.setitem(ROLES, "mute", TPU_PERMISSIONS - {"tpu.operations.get"})
+    fault(api)
+    with pytest.raises(CloudError, match=sentence):
+        play(lambda _, capacity: capacity.wait(), **settings)
+    assert api.calls.count("CreateQueuedResource") <= 1
+    assert not api.nodes
 
 
 def test_request_that_no_controller_waits_for_expires(api, play, monkeypatch):
@@ -116,26 +141,12 @@ def test_capacity_errors_at_the_request_are_retried_as_well(api, play):
     assert sum("next try at" in line for line in output) == 2
 
 
-def test_an_unknown_zone_is_reported_with_the_command_that_lists_zones(api, play):
-    with pytest.raises(
-        CloudError, match="has no access to TPUs in nowhere: v4 .*gcloud compute tpus locations list"
-    ):
-        play(lambda _, capacity: capacity.wait(), zone="nowhere")
-
-
 def test_an_outage_during_an_operation_is_survived(api, play):
     async def story(cloud, capacity):
         api.fail(2, method="GetOperation")
         return await capacity.wait()
 
     assert play(story)[0].is_ready
-
-
-def test_a_failed_operation_is_reported_and_not_retried(api, play):
-    api.refuse(8, "Quota limit 'TPUV4CoresPerProjectPerZone' has been exceeded. Limit: 0")
-    with pytest.raises(CloudError, match="has no quota for spot v4-64 in z: .*Limit: 0"):
-        play(lambda _, capacity: capacity.wait())
-    assert api.calls.count("CreateQueuedResource") == 1
 
 
 QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 64 in region us-central2"
@@ -263,25 +274,19 @@ def test_the_request_of_another_call_is_not_withdrawn(api, play):
     assert play(story)[0].queued in ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES")
 
 
-def test_pod_that_a_person_deleted_is_not_created_again(api, play):
+@pytest.mark.parametrize("node_only", [False, True])
+def test_pod_that_a_person_deleted_is_not_created_again(api, play, node_only):
     async def story(cloud, capacity):
         await capacity.wait()
-        await TpuCloud(cloud.settings, print).delete()
+        if node_only:
+            await cloud._call("delete_node", name=cloud.node_name)
+        else:
+            await TpuCloud(cloud.settings, print).delete()
         await capacity.wait(existed=True)
 
     with pytest.raises(DeletedByUser, match="The next call of Snakemake creates it again"):
         play(story)
     assert api.calls.count("CreateQueuedResource") == 1
-
-
-def test_node_that_a_person_deleted_is_not_created_again(api, play):
-    async def story(cloud, capacity):
-        await capacity.wait()
-        await cloud._call("delete_node", name=cloud.node_name)
-        await capacity.wait(existed=True)
-
-    with pytest.raises(DeletedByUser):
-        play(story)
 
 
 def test_lost_pod_of_somebody_else_is_not_deleted(api, play):

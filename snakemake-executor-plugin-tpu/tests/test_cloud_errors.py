@@ -103,6 +103,17 @@ def test_no_plain_text_api_elsewhere():
             "set-quota-project p",
         ),
         (gx.PermissionDenied("does not have serviceusage.services.use access"), "serviceUsageConsumer"),
+        (
+            gx.PermissionDenied(
+                "Request is prohibited by organization's policy. vpcServiceControlsUniqueIdentifier: x"
+            ),
+            "add an access level",
+        ),
+        (
+            gx.FailedPrecondition("Constraint constraints/compute.vmExternalIpAccess violated"),
+            "tpu-internal-ips: true",
+        ),
+        (gx.PermissionDenied("iam.serviceAccounts.actAs denied on me@p"), "roles/iam.serviceAccountUser"),
         (auth.DefaultCredentialsError("none"), "gcloud auth application-default login"),
         (gx.InternalServerError("boom"), "refused to create pod"),
     ],
@@ -113,29 +124,36 @@ def test_errors_are_one_sentence_with_the_command_that_fixes_them(error, expecte
     assert "\n" not in output
 
 
+ACCOUNT = "Service account me@p does not exist or you do not have permission to act as it"
+
+
+@pytest.mark.parametrize("patience", [300.0, 0.0])
+def test_a_new_service_account_is_waited_for_some_minutes(api, play, monkeypatch, patience):
+    monkeypatch.setattr("snakemake_executor_plugin_tpu.capacity.ACCOUNT_SECONDS", patience)
+    api.fail(2, "PERMISSION_DENIED", ACCOUNT, "CreateQueuedResource")
+    if not patience:
+        with pytest.raises(CloudError, match="Not allowed to start hosts that act as me@p"):
+            play(lambda cloud, capacity: capacity.wait(), service_account="me@p")
+        return
+    state, output = play(lambda cloud, capacity: capacity.wait(), service_account="me@p")
+    assert state.is_ready
+    assert sum("Google does not know me@p yet: a new account takes" in line for line in output) == 2
+
+
+def test_too_many_requests_are_said_as_such(api, play, monkeypatch):
+    monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.TELL_AFTER", 1)
+    api.fail(1, "RESOURCE_EXHAUSTED", "Quota exceeded for quota metric 'Read requests' per minute")
+    state, output = play(lambda cloud, _: cloud.describe())
+    assert state.is_absent
+    assert output[0].startswith("The project p asks Google too often since")
+
+
 def test_transient_errors():
     assert is_transient(gx.ServiceUnavailable("x"))
     assert is_transient(gx.Cancelled("The operation was cancelled."))
     assert is_transient(gx.ResourceExhausted("Quota exceeded for requests per minute"))
     assert not is_transient(gx.ResourceExhausted("Quota for chips"))
     assert not is_transient(gx.PermissionDenied("x"))
-
-
-@pytest.mark.parametrize(
-    ("roles", "sentence"),
-    [
-        ({"roles/tpu.viewer", "roles/iam.serviceAccountUser"}, "--role=roles/tpu.admin"),
-        (
-            {"roles/tpu.admin"},
-            r"iam service-accounts add-iam-policy-binding me@p .*roles/iam.serviceAccountUser",
-        ),
-    ],
-)
-def test_missing_roles_are_named(api, play, roles, sentence):
-    api.roles = roles
-    with pytest.raises(CloudError, match=sentence):
-        play(lambda cloud, capacity: capacity.wait(), service_account="me@p")
-    assert not api.queued
 
 
 def test_calls_need_published_permissions_only():

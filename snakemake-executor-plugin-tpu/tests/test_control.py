@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import threading
+import time
 
 import pytest
 from calls import Controller
@@ -61,6 +63,22 @@ def test_jobs_of_one_and_of_all_hosts_end_with_their_codes_and_logs(call, tmp_pa
             assert "[bar 0] bc" in controller.lines
 
     asyncio.run(story())
+
+
+def test_another_region_of_the_bucket_is_said_with_its_price(call, empty_pod):
+    async def story():
+        empty_pod.gcs.proxy.roles.add("roles/storage.legacyBucketReader")
+        async with call() as controller:
+            assert (await controller.run()).ok
+            said = (
+                "gs://emulated is in us-central1 and its hosts are in us-central2: .*1.92 USD a day if each"
+            )
+            assert len(re.findall(said, controller.output)) == 1
+
+    try:
+        asyncio.run(story())
+    finally:
+        empty_pod.gcs.proxy.roles.discard("roles/storage.legacyBucketReader")
 
 
 def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, empty_pod, monkeypatch):
@@ -246,10 +264,11 @@ def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, tmp_path, monkey
 
     async def story():
         bad = tmp_path / "bad"
-        bad.touch()
         fails = f"case $HOME in *w1*) test ! -e {bad};; esac"
         async with call(check_host=fails) as controller:
             await controller.run("first")
+            await until(lambda: not controller.pool.health.unchecked)
+            bad.touch()
             ends = {}
             for number in range(12):
                 ends[number] = await controller.run(f"job{number}", f"{fails}; sleep 0")
@@ -265,14 +284,125 @@ def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, tmp_path, monkey
 
 
 @pytest.mark.full
+def test_the_hosts_of_every_incarnation_are_checked_before_they_serve(call, empty_pod, tmp_path):
+    log = tmp_path / "log"
+    check = f"echo check >> {log}; case $HOME in *w1*) false;; esac"
+
+    async def story():
+        async with call(check_host=check) as controller:
+            for number in range(2):
+                assert (
+                    await controller.run(f"whole{number}", f"tpurun bash -c 'echo job >> {log}'", hosts=4)
+                ).ok
+                assert log.read_text().split() == ["check"] * 4 + ["job"] * 4
+                log.unlink()
+                assert [*controller.pool.health.aside] == [("pod", 1)]
+                empty_pod.preempt()
+            assert controller.output.count("w1 of pod is set aside: it is new, and its check failed") == 2
+
+    asyncio.run(story())
+
+
+@pytest.mark.full
+def test_a_straggler_is_said_and_leaves_its_host_at_a_checkpoint(call):
+    """Jobs report their step as the checkpoint that they would resume from; on w1 a step takes ten times longer."""
+    work = (
+        "case $HOME in *w1*) pause=5;; *) pause=0.5;; esac; read step < ~/../../$TPU_JOB; "
+        "for step in $(seq ${step:-1} 12); do sleep $pause; echo $step > ~/../../$TPU_JOB; "
+        "echo $step > $TPU_PROGRESS_FILE; done; echo ended on ${HOME%/home}"
+    )
+
+    async def story():
+        async with call() as controller:
+            await controller.run("first")
+            jobs = [controller.run(f"job{n}", work, like="count 60") for n in range(4)]
+            assert all(outcome.ok for outcome in await asyncio.gather(*jobs)), controller.output
+            said = r"w1 of pod is set aside: job\d is \d+ times slower than [23] jobs like it on other hosts"
+            assert len(re.findall(said, controller.output)) == 1
+            assert controller.output.count("it has a new checkpoint and goes to another host; launching") == 1
+            assert not re.search(r"ended on \S*w1$", controller.output, re.MULTILINE)
+
+    asyncio.run(story())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("minutes", [3, 15])
+def test_an_outage_on_the_side_of_the_controller_is_no_fault_of_a_job(call, empty_pod, minutes):
+    """Hosts reach the bucket meanwhile. A minute lasts a second, as it does for the fence of emulated hosts."""
+
+    async def story():
+        async with call() as controller:
+            work = "sleep 2; echo line; test $TPU_LAUNCH = 1"
+            jobs = [
+                controller.run("whole", f"tpurun bash -c '{work}'", hosts=4),
+                controller.run("next", work),
+            ]
+            running = asyncio.gather(*jobs)
+            await until(lambda: any(host.jobs() for host in empty_pod.hosts))
+            controller.away, empty_pod.api.offline = True, True
+            await asyncio.sleep(minutes)
+            controller.away, empty_pod.api.offline = False, False
+            assert [outcome.message for outcome in await running] == ["", ""]
+            assert {f"[whole {rank}] line" for rank in range(4)} < set(controller.lines)
+            assert "launching it again" not in controller.output
+
+    asyncio.run(story())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("hangs", ["api", "bucket"])
+def test_the_end_of_a_call_is_bounded_and_says_what_may_cost(call, empty_pod, monkeypatch, hangs):
+    monkeypatch.setattr(slices, "CLOSE_SECONDS", 0.5)
+    go = threading.Event()
+
+    async def story():
+        async with call() as controller:
+            if hangs == "api":
+                empty_pod.api.full_zones.add("us-central2-b")
+            running = asyncio.ensure_future(controller.run("job", "sleep 600"))
+            await until(lambda: empty_pod.api.queued if hangs == "api" else empty_pod.jobs())
+            await asyncio.sleep(1)
+            if hangs == "api":
+                monkeypatch.setattr(empty_pod.api, "_admit", lambda *_: go.wait())
+            else:
+                controller.hang = go
+            running.cancel()
+            began = time.monotonic()
+            left = await controller.pool.close()
+            assert time.monotonic() - began < 10
+            controller.dead.set()
+            return left, controller.output
+
+    left, output = asyncio.run(ended(story(), go))
+    if hangs == "api":
+        assert "the request could not be withdrawn: Google has not deleted it within 0 s" in output
+        assert left.startswith(
+            "TPU pod pod may still exist and cost money (Google did not answer within 0 s): "
+        )
+    else:
+        assert "its lease could not be released and ends by itself" in output
+        assert left.startswith("TPU pod pod (v4-32, READY) still exists and costs money")
+
+
+async def ended(story, go):
+    try:
+        return await story
+    finally:
+        go.set()  # the threads that hang
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("trouble", ["rank", "aside"])
-def test_a_slice_with_a_bad_host_is_replaced_once_its_jobs_have_ended(call, monkeypatch, trouble):
+def test_a_slice_with_a_bad_host_is_replaced_once_checkpoints_are_safe(call, empty_pod, monkeypatch, trouble):
     async def story():
         async with call() as controller:
             assert (await controller.run("first")).ok
             [slice] = controller.slices
             node = slice.control.setup["node"]
             if trouble == "aside":
+                counts = "while sleep 0.3; do echo $((step += 1)) > $TPU_PROGRESS_FILE; done"
+                long = asyncio.ensure_future(controller.run("long", f"test $TPU_LAUNCH = 2 || {counts}"))
+                await until(lambda: any(host.jobs() for host in empty_pod.hosts))
                 monkeypatch.setattr(health, "LONG_SECONDS", 0.0)
                 controller.pool.health.set_aside(("pod", 2), "two jobs failed there")
             for job in ("one", "two") if trouble == "rank" else ():
@@ -280,6 +410,9 @@ def test_a_slice_with_a_bad_host_is_replaced_once_its_jobs_have_ended(call, monk
                 assert "rank 2 on w2" in outcome.message
             assert (await controller.run("last", "tpurun true", hosts=4)).ok
             assert slice.control.setup["node"] != node
+            if trouble == "aside":
+                assert (await long).ok
+                assert "long: it has a new checkpoint and goes to another host" in controller.output
             assert "the slice is deleted and made anew" in controller.output
 
     asyncio.run(story())

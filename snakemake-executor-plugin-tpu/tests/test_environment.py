@@ -1,5 +1,6 @@
 """The jobs' environment: built by uv on hosts with Python 3.10, once for each lock file."""
 
+import asyncio
 import contextlib
 import site
 import subprocess
@@ -8,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from calls import Controller
 from study import Study
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
@@ -85,6 +87,30 @@ def test_environment_is_made_once_on_each_host(making, tmp_path):
     assert "the environment is ready on 2" in output
     again = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
     assert again == made
+
+
+def test_a_minute_without_a_package_index_is_waited_for_once_a_slice_was_up(making, tmp_path, monkeypatch):
+    pod, _ = making(tmp_path)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", pod.gcs.url)
+    lock, wheel = tmp_path / "jobs.lock", make_wheel(tmp_path, 42)
+    lock.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==42.0\n")
+
+    async def story():
+        async with Controller(pod, tmp_path / "call", requirements=str(lock)) as controller:
+            work = "test $TPU_LAUNCH = 1 && sleep 600; $TPU_PYTHON -c 'import tiny'"
+            running = asyncio.ensure_future(controller.run("job", work))
+            while not any("worker.runner" in line for line in pod.jobs().values()):
+                await asyncio.sleep(0.1)
+            away = wheel.rename(tmp_path / "away")
+            pod.preempt()
+            while "cannot make the jobs' environment and tries again; jobs wait" not in controller.output:
+                await asyncio.sleep(0.1)
+            away.rename(wheel)
+            outcome = await running
+            assert outcome.ok, outcome.message
+            assert controller.output.count("launching it again") == 1
+
+    asyncio.run(story())
 
 
 def test_the_lock_file_resolves_for_the_hosts(tmp_path):

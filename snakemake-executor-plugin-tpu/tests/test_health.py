@@ -9,7 +9,7 @@ from snakemake_executor_plugin_tpu.job import CONTROL, reason_of
 from snakemake_executor_plugin_tpu.records import JobRecord, is_newer
 
 HOSTS = [("pod", host) for host in range(4)]
-BUDGETS = {"preemptions": 50, "stalled": 3}
+BUDGETS = 50, 3
 
 
 def test_a_host_is_set_aside_for_jobs_of_different_names_that_fail_only_there():
@@ -26,6 +26,15 @@ def test_a_host_is_set_aside_for_jobs_of_different_names_that_fail_only_there():
     health.restore(HOSTS[0])
     assert health.usable("d", HOSTS) == set(HOSTS)
     assert len(said) == 2
+
+
+def test_a_straggler_is_three_times_slower_than_the_median_of_two_like_it_elsewhere():
+    health = Health(lambda sentence: None)
+    speeds = [("a", 1, 30.0), ("b", 0, 1.0), ("c", 2, 9.0), ("d", 0, 7.0), ("b", 0, 6.0)]
+    said = [health.note_speed("train 60", job, HOSTS[host], speed, 4) for job, host, speed in speeds]
+    assert said == ["", "", "", "", "3 times slower than 2 jobs like it on other hosts"]
+    assert health.note_speed("train 90", "e", HOSTS[0], 0.01, 4) == ""  # jobs of another length
+    assert health.note_speed("train 60", "b", HOSTS[0], 6.0, 1) == ""  # no host can be spared
 
 
 def test_most_hosts_are_never_set_aside():
@@ -45,18 +54,18 @@ def test_a_job_fails_after_losses_without_progress_only():
     record = JobRecord()
     for step in range(10):
         record.report(str(step))
-        assert record.count_loss("preempted", **BUDGETS) is None
+        assert record.count_loss("preempted", *BUDGETS) is None
     for _ in range(3):
-        assert record.count_loss("hung", **BUDGETS) is None
+        assert record.count_loss("hung", *BUDGETS) is None
     assert "relaunched 3 times in a row without a newer checkpoint (the last: 9)" in record.count_loss(
-        "hung", **BUDGETS
+        "hung", *BUDGETS
     )
 
 
 def test_slices_that_live_too_briefly_prove_nothing_against_a_job():
     record = JobRecord()
-    assert not any(record.count_loss("preempted", proves=False, **BUDGETS) for _ in range(50))
-    assert "lost 51 launches to preemption" in record.count_loss("preempted", proves=False, **BUDGETS)
+    assert not any(record.count_loss("preempted", *BUDGETS, proves=False) for _ in range(50))
+    assert "lost 51 launches to preemption" in record.count_loss("preempted", *BUDGETS, proves=False)
 
 
 @given(st.text(), st.integers(0, 99), st.lists(st.integers(0, 7)), st.none() | st.text())

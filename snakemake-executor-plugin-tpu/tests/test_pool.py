@@ -55,8 +55,9 @@ def play(*slices, story):
         async def nowhere(slice):
             return False
 
-        def place(slot, hosts=1):
-            job = SimpleNamespace(slot=slot, is_in=nowhere, request=SimpleNamespace(hosts=hosts, place=None))
+        def place(slot, hosts=1, check=None):
+            request, settings = SimpleNamespace(hosts=hosts, place=check), SimpleNamespace(check_host="")
+            job = SimpleNamespace(slot=slot, is_in=nowhere, request=request, settings=settings)
             return asyncio.ensure_future(pool.place(job))
 
         async def settle():
@@ -84,6 +85,30 @@ def test_whole_slice_jobs_are_not_starved():
         assert (await later)[1] == [0]
 
     play(FakeSlice("a", 4), story=story)
+
+
+def test_a_check_never_takes_the_chips_of_a_job():
+    async def story(pool, place, settle):
+        async def release(slot):
+            pool.release(SimpleNamespace(slot=slot))
+            pool.serve()
+            await settle()
+
+        pool.health.unchecked = {("a", 1)}
+        whole, check = place("whole", 2), place("check", check=("a", 1))
+        await settle()
+        assert (check.done(), whole.done()) == (True, False)  # jobs wait for the check of a new host
+        pool.health.restore(("a", 1))
+        await release("check")
+        assert whole.done()
+        pool.health.set_aside(("a", 1), "")
+        again, later = place("check", check=("a", 1)), place("later", 2)
+        await settle()
+        assert not again.done()  # and other checks wait for jobs
+        await release("whole")
+        assert (again.done(), later.done()) == (True, False)
+
+    play(FakeSlice("a", 2), story=story)
 
 
 def test_only_as_many_slices_start_as_there_are_jobs_for():

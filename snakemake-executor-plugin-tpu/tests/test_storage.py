@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 import time
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from google.api_core.exceptions import Forbidden
+from google.cloud.storage.retry import DEFAULT_RETRY
 from snakemake.io import IOCache
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_common.logging import get_logger
@@ -93,6 +95,19 @@ def test_outages_are_survived(provider, server):
     assert not provider.object("gs://bucket/retry/none").exists()
 
 
+def test_an_outage_outlasts_the_patience_of_googles_client(provider, server, monkeypatch):
+    """google-cloud-storage gives up after two minutes (here one second) by RetryError."""
+    monkeypatch.setattr(DEFAULT_RETRY, "_timeout", 1.0)
+    item = stored(provider, "outage/a", "content")
+    for act in (item.store_object, item._list, item.exists, item.retrieve_object):
+        server.proxy.down = True
+        timer = threading.Timer(2.5, server.proxy.clear_faults)
+        timer.start()
+        assert act() is not False
+        timer.join()
+    assert item.local_path().read_text() == "content"
+
+
 def test_a_lost_upload_session_starts_anew(provider, server):
     item = stored(provider, "retry/large", "x" * (9 << 20))  # larger than what goes in one request
     server.proxy.lost_sessions = 1
@@ -135,7 +150,7 @@ def test_missing_credentials_are_one_sentence(tmp_path, monkeypatch):
     }.items():
         monkeypatch.setenv(name, value)
     settings = StorageProviderSettings(project="p")
-    with pytest.raises(WorkflowError, match="No Google credentials for Cloud Storage here: run `gcloud auth"):
+    with pytest.raises(WorkflowError, match="This machine has no Google credentials: run `gcloud auth"):
         storage.StorageProvider(local_prefix=tmp_path, logger=get_logger(), settings=settings)
 
 
@@ -169,7 +184,7 @@ def test_only_permissions_on_objects_are_needed(provider, server, monkeypatch):
     assert not item.exists()
     monkeypatch.setattr(server.proxy, "roles", {"roles/storage.objectViewer"})
     with pytest.raises(
-        WorkflowError, match="give this account roles/storage.objectUser on the bucket gs://bucket"
+        WorkflowError, match="refuses gs://bucket/least/b: give the account roles/storage.objectUser"
     ):
         stored(provider, "least/b", "content").store_object()
 

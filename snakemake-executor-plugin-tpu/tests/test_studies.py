@@ -12,7 +12,6 @@ from snakemake_executor_plugin_tpu.emulator.hosts import send
 # In their first launch these jobs wait at step 6 of 12 for a fault.
 LONG = {"steps": 12, "options": "--hold 6"}
 WHOLE = {**LONG, "hosts": 4}
-TIMES = {"SNAKEMAKE_TPU_TIMES": "silence=4 look=1"}
 
 
 def at_six(study, *jobs, **environment):
@@ -77,7 +76,7 @@ def test_ended_jobs_of_a_killed_snakemake_are_found(study):
     call.wait()
     one.release("a")
     until(lambda: one.steps()["a"] == FINISHED and not one.pod.jobs())
-    again = one.start("--nolock", **TIMES)
+    again = one.start("--nolock")
     finishes(one, again)
     assert set(one.launches("a")) == {"1-0", "1-1", "1-2", "1-3"}
     # each rank's log is complete

@@ -22,6 +22,7 @@ from tests.shell import python
 
 PAGE = (ROOT / "docs" / "cloud.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+CHECK = "$TPU_PYTHON -m trm preflight --profile local"
 OURS = ("PROJECT", "ZONE", "NAME", "BUCKET")
 
 
@@ -44,8 +45,8 @@ def without_chips(folder: Path) -> None:
     """Make the shipped profile fit what is emulated."""
     config = folder / "profiles" / "tpu" / "config.yaml"
     lines = [line for line in config.read_text().splitlines() if not line.startswith("tpu-requirements:")]
-    text = "\n".join(lines).replace("v4-64", "v4-16").replace("tpu_hosts: 8", "tpu_hosts: 2")
-    config.write_text(text.replace(" envs/tpu\n", "\n").replace("jobs: 8", "jobs: 2") + "\n")
+    text = "\n".join(lines).replace("v4-64", "v4-16").replace(" envs/tpu\n", "\n")
+    config.write_text(text.replace("python -m trm preflight --profile tpu\n", f"{CHECK}\n"))
     workflow = folder / "profiles" / "tpu" / "workflow.yaml"
     text = (
         workflow.read_text()

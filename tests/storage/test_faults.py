@@ -11,6 +11,7 @@ from google.api_core import exceptions
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
+from snakemake_executor_plugin_tpu.worker.bucket import TRANSIENT
 from trm.storage import (
     ABSENT,
     AccessDenied,
@@ -23,6 +24,7 @@ from trm.storage import (
     open_store,
 )
 from trm.storage import gcs as gcs_store
+from trm.storage.base import TRANSIENT_CODES
 from trm.storage.gcs import GcsStore
 
 from .cloud import Proxy
@@ -231,3 +233,7 @@ def test_listing_is_lazy(broken):
     assert len(proxy.requests) == before
     assert next(listing).name == "a"
     assert len(proxy.requests) == before + 1
+
+
+def test_program_and_plugin_repeat_after_the_same_answers():
+    assert set(TRANSIENT_CODES) == TRANSIENT - {0}

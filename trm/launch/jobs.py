@@ -103,6 +103,8 @@ class Jobs:
                 "tasks": lambda wildcards: n if (n := nodes(wildcards.run)) > 1 else None,
                 "tasks_per_gpu": 0,
                 "stall": lambda wildcards: plan.stall(wildcards.run),
+                # For the TPU plugin as well: runs that differ in their seed only should be equally fast.
+                "tpu_like": lambda wildcards: wildcards.run.rpartition("-s")[0],
             }
         return {name: ends_snakemake(item) if callable(item) else item for name, item in found.items()}
 

@@ -31,7 +31,7 @@ from .allocation import slice_of
 from .cloud import PodState
 from .control import NOBODY, Control
 from .errors import COMMAND, PodError, red
-from .guarding import guard_in_words, guard_trouble
+from .guarding import guard_in_words, guard_trouble, may_exist
 from .settings import ExecutorSettings, common_settings
 from .slice import Slice, describe_beat, key_of
 from .worker.bucket import Document, Forged, Refused, sign, verify
@@ -96,9 +96,14 @@ class Cli:
         try:
             return await getattr(self, self.args.command)() or 0
         finally:
-            # Above all after an error, such as hosts that do not answer.
-            if left := await self.slice.close(report=self.args.command != "ssh"):
-                self.say(left)
+            # Above all after an error, such as hosts that do not answer; a second Ctrl-C ends `close`.
+            report = self.args.command != "ssh"
+            left = may_exist(self.settings) if report else ""
+            try:
+                left = await self.slice.close(report)
+            finally:
+                if left:
+                    self.say(left)
 
     async def _look(self, state: PodState) -> tuple[Control, Document, float]:
         """Read what the hosts say without driving them; return the controller's lease and its age as well."""
@@ -129,13 +134,10 @@ class Cli:
             self.slice.control and len(self.slice.control.free()) == self.slice.hosts
         ):
             control = self.slice.control
-            if control and all(
-                control.is_fresh(rank) and control.beats[rank]["job"] for rank in range(control.hosts)
-            ):
+            ranks = range(self.slice.hosts)
+            if control and all(control.is_fresh(rank) and control.beats[rank]["job"] for rank in ranks):
                 break
-            ticked = asyncio.ensure_future(self.slice.ticked.wait())
-            await asyncio.wait({ticked, task}, return_when="FIRST_COMPLETED")
-            ticked.cancel()
+            await self.slice.news()
         if self.slice.error:
             raise self.slice.error
 
@@ -154,15 +156,11 @@ class Cli:
             print(red(trouble))
         print(f"{'host':6} {'load':>6} {'cpus':>5} {'memory':>14} {'disk':>9}   job")
         for rank in range(control.hosts):
-            if not control.is_fresh(rank):
-                since = (
-                    f"has been silent for {control.beats[rank]['age']:.0f} s"
-                    if rank in control.beats
-                    else "is not up"
-                )
-                print(f"w{rank:<5} {since}")
+            beat = control.beats.get(rank)
+            if beat is None or not control.is_fresh(rank):
+                silent = f"has been silent for {beat['age']:.0f} s" if beat else "is not up"
+                print(f"w{rank:<5} {silent}")
                 continue
-            beat = control.beats[rank]
             used, total = beat.get("memory", 0) - beat.get("memory_free", 0), beat.get("memory", 0)
             print(
                 f"w{rank:<5} {beat['load']:6.1f} {beat['cpus']:5d} {used / 2**30:6.1f}/{total / 2**30:5.1f} G "

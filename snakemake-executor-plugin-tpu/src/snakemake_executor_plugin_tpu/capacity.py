@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from .cloud import LOST_NODE, REMIND_SECONDS, PodState, TpuCloud
-from .errors import COMMAND, DOWN, CloudError, DeletedByUser, is_quota, is_refused, short
+from .errors import COMMAND, DOWN, CloudError, DeletedByUser, is_new_account, is_quota, is_refused, short
 from .google import gx
 
 
@@ -14,7 +14,7 @@ def clock(after: float = 0.0) -> str:
     return time.strftime("%H:%M:%S UTC", time.gmtime(time.time() + after))
 
 
-ACCOUNT_SECONDS = 300.0
+ACCOUNT_SECONDS = 300.0  # in which a new service account becomes known everywhere
 
 
 class Capacity:
@@ -105,18 +105,10 @@ class Capacity:
         return state.is_absent or state.call in ("", self.cloud.call)
 
     def _is_final(self, error: Exception) -> bool:
-        # A service account that was made a moment ago is not known everywhere yet.
-        if (
-            isinstance(error, gx.PermissionDenied)
-            and "act as" in str(error)
-            and self._waited() < ACCOUNT_SECONDS
-        ):
+        if is_new_account(error) and time.monotonic() - self.began < ACCOUNT_SECONDS:
             return False
         ended = "limit: 0" in str(error).lower()  # the grant, for good
         return is_refused(error) and (ended or not (self.granted and is_quota(error)))
-
-    def _waited(self) -> float:
-        return time.monotonic() - self.began
 
     async def _pause(self, error: Exception, last: float) -> float:
         """Wait before the next request, twice as long each time; raise if another one cannot succeed."""
@@ -125,10 +117,12 @@ class Capacity:
             raise self.cloud.refusal(error, "create")
         pauses = self.cloud.pauses
         seconds = min(2 * last, pauses[1]) if last else pauses[0]
-        self.say(
-            f"no {self.settings.provisioning} {self.settings.accelerator_type} in "
-            f"{self.settings.zone}, requested since {self.since}; next try at {clock(seconds)} ({short(error)})"
-        )
+        lacks = f"no {self.settings.provisioning} {self.settings.accelerator_type} in {self.settings.zone}"
+        if is_new_account(error):
+            lacks = (
+                f"Google does not know {self.settings.service_account} yet: a new account takes some minutes"
+            )
+        self.say(f"{lacks}, requested since {self.since}; next try at {clock(seconds)} ({short(error)})")
         await asyncio.sleep(seconds)
         return seconds
 

@@ -103,7 +103,6 @@ class TpuCloud:
         self.patience = PATIENCE
         self.silent_since = 0.0
         """Since when the API does not answer, by the monotonic clock; 0: it does."""
-        self.back_at = 0.0
         self.told = False
         self.call = uuid.uuid4().hex
         self._client: Any = None
@@ -162,8 +161,6 @@ class TpuCloud:
     def _heard(self) -> None:
         if self.told:
             self.say("Google answers again")
-        if self.silent_since:
-            self.back_at = time.monotonic()
         self.silent_since, self.told = 0.0, False
 
     async def _find(self, kind: str, name: str, attempts: float) -> Any:
@@ -199,12 +196,9 @@ class TpuCloud:
         settings = self.settings
         network: dict[str, Any] = {"network": settings.network or "", "subnetwork": settings.subnetwork or ""}
         network["enable_external_ips"] = not settings.internal_ips
-        node: dict[str, Any] = {
-            "accelerator_type": settings.accelerator_type,
-            "runtime_version": settings.runtime(),
-        }
+        node: dict[str, Any] = {"accelerator_type": settings.accelerator_type}
+        node |= {"runtime_version": settings.runtime(), "network_config": network}
         node |= {"labels": LABEL | {CALL: self.call}, "metadata": dict(metadata)}
-        node |= {"network_config": network}
         if settings.service_account:
             scope = ["https://www.googleapis.com/auth/cloud-platform"]
             node["service_account"] = {"email": settings.service_account, "scope": scope}
@@ -216,13 +210,9 @@ class TpuCloud:
         resource["tpu"] = {"node_spec": [{"parent": self.parent, "node_id": self.name, "node": node}]}
         valid = timedelta(seconds=valid_seconds(settings))
         resource["queueing_policy"] = {"valid_until_duration": valid}
+        request: dict[str, Any] = {"parent": self.parent, "queued_resource_id": self.name}
         try:
-            request: dict[str, Any] = {
-                "parent": self.parent,
-                "queued_resource_id": self.name,
-                "queued_resource": resource,
-            }
-            return await self._call("create_queued_resource", **request)
+            return await self._call("create_queued_resource", **request, queued_resource=resource)
         except gx.AlreadyExists:
             return None  # an answer was lost, or somebody else was faster: its label tells
         except gx.NotFound as error:

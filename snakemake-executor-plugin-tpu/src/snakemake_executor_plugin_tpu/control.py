@@ -15,10 +15,10 @@ from pathlib import Path
 
 from .errors import PodError
 from .worker.bucket import Bucket, Cell, Document, Forged, Lost, verify
+from .worker.files import LEAST_DISK
 
 PACKAGE = Path(__file__).parent
 HOST_PACKAGE = "tpu_host"
-LEAST_DISK = 64 << 20
 READERS = 8
 NOBODY = "nobody"
 
@@ -65,24 +65,33 @@ class Control:
         self.id = call or uuid.uuid4().hex
         self.who = f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()} in {os.getcwd()})"
         self.beats: dict[int, Document] = {}
-        self.heard_at = self.since = time.monotonic()
         self._assigned: dict[int, Cell] = {}
         self._readers = ThreadPoolExecutor(READERS, "tpu-beats")
 
     # ---- one controller at a time
 
     def acquire(self) -> None:
-        """Take the pod. Raises Taken if another controller has renewed its lease lately."""
-        try:
-            self._lease = Cell(self.bucket, "controller", {"who": NOBODY})
-        except Forged as error:
-            raise PodError(f"{error}. Delete {self.bucket.url}/controller.") from None
-        lease = self._lease.document
-        ours = lease["who"] == NOBODY or lease["by"] == self.id
-        if self._lease.age < self.times["silence"] and not ours:
-            raise Taken(
-                f"The pod is in use by the Snakemake of {lease['who']}, heard {self._lease.age:.0f} s ago."
-            )
+        """Take the pod, from a controller that has ended without a word once its lease has not been renewed for long.
+
+        Raises Taken if another controller renews its lease.
+        """
+        seen = 0
+        while True:
+            try:
+                self._lease = Cell(self.bucket, "controller", {"who": NOBODY, "by": ""})
+            except Forged as error:
+                raise PodError(f"{error}. Delete {self.bucket.url}/controller.") from None
+            who, age = self._lease.document["who"], self._lease.age
+            if who == NOBODY or self._lease.document["by"] == self.id or age > self.times["silence"]:
+                break
+            if (self._lease.generation != seen and seen) or self.bucket.stop.is_set():
+                raise Taken(f"The pod is in use by the Snakemake of {who}, heard {age:.0f} s ago.")
+            if not seen:
+                self.bucket.tell(
+                    f"the Snakemake of {who} was heard {age:.0f} s ago: waiting whether it lives"
+                )
+            seen = self._lease.generation
+            self.bucket.stop.wait(self.times["poll"])
         self.renew(busy=True)
         # An earlier controller may wake up: after these writes its own assignments fail.
         for rank in range(self.hosts):
@@ -124,7 +133,6 @@ class Control:
         self.beats = {
             rank: beat for rank, beat in found.items() if beat and beat["node"] == self.setup["node"]
         }
-        self.heard_at = time.monotonic()
 
     def _beat(self, rank: int) -> "Document | None":
         found = self.bucket.get(f"hosts/{rank}/beat")

@@ -8,6 +8,7 @@ from typing import Any
 from snakemake_interface_common.exceptions import WorkflowError
 
 from .google import auth, gx
+from .worker.bucket import NO_CREDENTIALS
 
 COMMAND = "python -m snakemake_executor_plugin_tpu"
 DOWN = f"`{COMMAND} down`"
@@ -64,6 +65,11 @@ def is_refused(error: Exception) -> bool:
     return client or is_quota(error)
 
 
+def is_new_account(error: Exception) -> bool:
+    """Whether the hosts' service account may be too new to be known everywhere."""
+    return isinstance(error, gx.PermissionDenied) and "act as" in str(error)
+
+
 def red(text: str) -> str:
     return f"\033[31m{text}\033[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else text
 
@@ -87,7 +93,7 @@ def explain(error: Exception, action: str, spec: Any) -> str:
         return f"run `gcloud compute tpus {what} list --zone={zone} --project={project}` to see"
 
     if needs_login(error) and says("default credentials"):
-        return f"This machine has no Google credentials: {login}, or set GOOGLE_APPLICATION_CREDENTIALS to a key file."
+        return NO_CREDENTIALS
     if needs_login(error):
         return f"Google Cloud does not accept your credentials: {login} ({text})."
     if says("has not been used in project", "service_disabled", "api has not been enabled"):
@@ -120,7 +126,7 @@ def explain(error: Exception, action: str, spec: Any) -> str:
     if denied:
         what, role = f"{action} in project {project}", "tpu.admin"
         bind = f"projects add-iam-policy-binding {project}"
-        if says("actas"):
+        if says("actas", "act as"):
             account = spec.service_account or "ACCOUNT"
             what, role = f"start hosts that act as {account}", "iam.serviceAccountUser"
             bind = f"iam service-accounts add-iam-policy-binding {account}"

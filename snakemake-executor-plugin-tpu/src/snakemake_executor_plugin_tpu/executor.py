@@ -23,7 +23,8 @@ from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_ar
 from .allocation import hosts_wanted
 from .control import pack
 from .driver import Driver, end
-from .errors import COMMAND, DOWN
+from .errors import COMMAND
+from .guarding import may_exist
 from .health import Health
 from .identity import check_files, fingerprint_of, label_of, members, slot_of
 from .job import JobRequest, JobRun, Outcome
@@ -39,7 +40,7 @@ COLUMNS = (
     *("accelerator_type", "chip_seconds"),
 )
 COLLECT_SECONDS = 60.0
-END_SECONDS = 150.0  # more than a withdrawal and a silent bucket take together
+END_SECONDS = 150.0  # more than the parts of Slice.close take together
 
 
 @contextlib.contextmanager
@@ -79,6 +80,9 @@ class Executor(RemoteExecutor):
         self.cancelled = False
         self._workflow_sources: dict[str, Path] | None = None
         self._sources: dict[frozenset[tuple[str, int, int]], bytes] = {}
+        self.left = ""
+        """What may cost money after this call: its last line."""
+        atexit.register(lambda: self.left and print(self.left, file=sys.stderr))
         self.driver = Driver("tpu-pod")
         self.driver.call(self._begin())
 
@@ -135,6 +139,7 @@ class Executor(RemoteExecutor):
 
     def _start(self, request: JobRequest) -> None:
         slot = request.slot
+        self.left = self.left or may_exist(self.settings)
         logs = self.folder / "logs" / slot
         self.runs[slot] = JobRun(request, self.pool, logs, self.settings, self._say)
         self.futures[slot] = self.driver.start(self.runs[slot].run())
@@ -154,6 +159,7 @@ class Executor(RemoteExecutor):
             label=label_of(job),
             runtime=60 * float(resources.get("runtime") or self.settings.runtime_minutes),
             stall=60 * float(resources.get("stall", minutes)),
+            like=str(resources.get("tpu_like") or ""),
             reports="stall" in dict(resources.items()),
             hosts=hosts_wanted(resources.get("tpu_hosts"), self.pool.slices[0].hosts),
             command=command.replace(module, f"{PYTHON} {ENTRY} ", 1),
@@ -282,14 +288,8 @@ class Executor(RemoteExecutor):
     def shutdown(self) -> None:
         super().shutdown()
         if not self.driver.ended:
-            try:
-                if left := self.driver.call(self._end(), END_SECONDS):
-                    atexit.register(lambda: print(left, file=sys.stderr))  # the last line of the call
-            except TimeoutError:
-                self.logger.warning(
-                    f"Google did not answer in time: TPU pod {self.settings.name} may still exist or be requested, and "
-                    f"cost money. `{COMMAND} status` shows it, {DOWN} deletes it."
-                )
+            with contextlib.suppress(TimeoutError):
+                self.left = self.driver.call(self._end(), END_SECONDS)
         self.driver.end()
 
     async def _end(self) -> str:

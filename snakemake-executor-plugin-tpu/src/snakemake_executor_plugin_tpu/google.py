@@ -5,7 +5,7 @@ from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 
-from .worker.bucket import TIMEOUT, Answer, Refused, Transport
+from .worker.bucket import NO_CREDENTIALS, TIMEOUT, Answer, Refused, Transport
 
 THREADS = 64
 
@@ -38,10 +38,7 @@ def storage_transport() -> Transport:
     try:
         client = storage.Client(project=None)
     except auth.DefaultCredentialsError:
-        raise WorkflowError(
-            "This machine has no Google credentials: run `gcloud auth application-default login`, or set "
-            "GOOGLE_APPLICATION_CREDENTIALS to a key file."
-        ) from None
+        raise WorkflowError(NO_CREDENTIALS) from None
     connection = client._connection
     for scheme in ("https://", "http://"):  # one connection for each thread
         client._http.mount(scheme, adapters.HTTPAdapter(pool_maxsize=THREADS))

@@ -8,7 +8,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from .allocation import slice_of
 from .cloud import LOST_NODE, LOST_QUEUED, TpuCloud
-from .errors import DOWN, CloudError
+from .errors import COMMAND, DOWN, CloudError
 from .settings import ExecutorSettings
 
 
@@ -41,12 +41,20 @@ def guard_in_words(guard: dict[str, Any] | None, idle: float = 0.0) -> str:
     return f"the pod deletes itself {' and '.join(rules)}{now}"
 
 
+def may_exist(settings: ExecutorSettings, why: str = "Google was not asked to the end") -> str:
+    """Return the last line of a call that does not know what is left."""
+    return (
+        f"TPU pod {settings.name} may still exist and cost money ({why}): `{COMMAND} status` shows it, "
+        f"{DOWN} deletes it"
+    )
+
+
 async def remaining(settings: ExecutorSettings, cloud: TpuCloud, used: bool) -> str:
     """Return in one line what exists, or is requested, at the end of a call and costs money; empty if nothing does."""
     try:
         state = await cloud.describe(attempts=1)
     except CloudError as error:
-        return f"TPU pod {settings.name} may still exist and cost money: {error}" if used else ""
+        return may_exist(settings, str(error)) if used else ""
     requested = state.node == "ABSENT" and state.queued not in ("ABSENT", "DELETING", *LOST_QUEUED)
     if not requested and state.node in ("ABSENT", "DELETING", *LOST_NODE):
         return ""

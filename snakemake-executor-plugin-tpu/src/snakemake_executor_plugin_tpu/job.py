@@ -1,25 +1,28 @@
 """One job from its submission to its end, with as many launches as the slices make necessary."""
 
 import asyncio
+import contextlib
 import itertools
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from .allocation import libtpu_variables, slice_of
 from .control import Control
 from .errors import COMMAND, PodError, red
-from .health import EARLY_SECONDS, SUSPECTS
+from .health import EARLY_SECONDS, SUSPECTS, Place
 from .pool import Pool
 from .records import JobRecord
 from .settings import ExecutorSettings
 from .slice import PAUSES, TROUBLE_SECONDS, Slice
 from .worker.bucket import Cell, Document, Forged, Refused, seal
 
+MEASURED = 3  # reports of progress in a launch that make a speed; the first comes after start and compilation
 TERMINATED = (137, 143)
+CHECK_SECONDS = 600.0
 NOTICE_SECONDS = 30.0  # in which the API tells of a preemption that has ended a process already
 ENDING_SECONDS = 15.0  # in which the hosts of an ended launch get free and send their last lines
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -38,6 +41,7 @@ LOST = {
     "stalled": "it made no progress for {stall:g} minutes (its stacks are in its logs)",
     "runtime": "it was stopped after {runtime:g} minutes (resources: runtime)",
     "outdated": "its command or its parameters have changed",
+    "moved": "it has a new checkpoint and goes to another host",
 }
 PROVED = {"lost", "restarted", "shutdown", "fence"}
 """Ends that prove nothing against a job whose first checkpoint was not due yet."""
@@ -66,8 +70,10 @@ class JobRequest:
     """Seconds without new progress after which a launch is stopped, 0: no limit."""
     reports: bool = False
     """Whether the job reports progress, so that it stalls before its first report as well."""
-    place: tuple[str, int] | None = None
+    place: Place | None = None
     """Slice and host of a check."""
+    like: str = ""
+    """Jobs of one host with the same text, the rule's resource `tpu_like`, should be equally fast."""
 
 
 @dataclass
@@ -108,6 +114,8 @@ class JobRun:
         self._cells: dict[str, Cell] = {}
         self._hosts: list[int] = []
         self._lasted = 0.0
+        self._moved, self._steps = False, list[tuple[float, float]]()
+        """Whether it has left a slow host, and when it reported which progress in this launch."""
         self._read: dict[int, int] = {}
         self._rest: dict[int, bytes] = {}
         self._searched: set[str] = set()
@@ -119,6 +127,14 @@ class JobRun:
     @property
     def accelerator_type(self) -> str:
         return (self.slice.settings if self.slice else self.settings).accelerator_type
+
+    def check_of(self, place: Place, number: int) -> "JobRun":
+        """Return the job that checks a host, with the sources and variables of this one."""
+        slot, request = f"check-{place[0]}-{place[1]}", self.request
+        task = (f"check {number}", f"check of w{place[1]}", 1, self.settings.check_host)
+        check = JobRequest(slot, *task, request.environment, request.sources, CHECK_SECONDS, place=place)
+        once = replace(self.settings, relaunches_without_progress=0)
+        return JobRun(check, self.pool, self.logs.parent / slot, once, self.say)
 
     async def run(self) -> Outcome:
         """Run the job to its end. Cancelling this coroutine does not stop the job on the pod: use `cancel`."""
@@ -164,11 +180,7 @@ class JobRun:
             return self._success(verdict)
         if verdict:
             # A failure was told, or its call did not live to tell: it is launched again.
-            why = (
-                f"{verdict['why']}, code {verdict['code']}"
-                if same
-                else "its command or parameters have changed"
-            )
+            why = f"{verdict['why']}, code {verdict['code']}" if same else LOST["outdated"]
             self.say(f"{launch} ended without a controller ({why})")
             record.state = "collected"
             return None
@@ -229,10 +241,7 @@ class JobRun:
 
     def _assignment(self, control: Control, sources: str) -> Document:
         request, settings, record = self.request, self.settings, self.record
-        variables = {
-            **libtpu_variables(len(record.hosts), slice_of(self.accelerator_type)),
-            **request.environment,
-        }
+        variables = libtpu_variables(len(record.hosts), slice_of(self.accelerator_type)) | request.environment
         return {
             **{"job": self.slot, "launch": record.launch, "hosts": record.hosts, "label": request.label},
             **{"argv": ["/bin/bash", "-c", request.command], "sources": sources},
@@ -253,7 +262,7 @@ class JobRun:
     async def _follow(self, slice: Slice, control: Control) -> Document:
         """Return the verdict of the launch, once its hosts are free again. Gives it up if they are gone."""
         began, self._hosts = time.monotonic(), list(self.record.hosts)
-        self._read, self._rest = {}, {}
+        self._read, self._rest, self._steps = {}, {}, []
         await self._hand_out(control)
         if self.cancelled:
             await self._stop("cancelled")
@@ -261,21 +270,19 @@ class JobRun:
         verdict: Document | None = None
         while verdict is None:
             first = control.beats.get(self.record.hosts[0])
-            if first and first["job"] == me:
-                self.record.report(first["progress"])
-            if (
-                (first and first["done"] == me)
-                or not control.is_fresh(self.record.hosts[0])
-                or slice.control is not control
-            ):
+            moved = first and first["job"] == me and self.record.report(first["progress"])
+            if moved and self._should_move(slice):
+                await self._stop("moved")
+            ended = first and first["done"] == me
+            if ended or not control.is_fresh(self.record.hosts[0]) or slice.control is not control:
                 verdict = await self._call(control.bucket.read, self._path("verdict"))
             if verdict is None and (why := await self._why_lost(slice, control)):
                 verdict = await self._give_up(control, why)
             await self._read_logs(control, last=False)
-            if verdict is None:
-                await slice.ticked.wait() if slice.control is control else await asyncio.sleep(
-                    control.times["poll"]
-                )
+            if verdict is None and slice.control is control:
+                await slice.ticked.wait()
+            elif verdict is None:
+                await asyncio.sleep(control.times["poll"])
         deadline = time.monotonic() + ENDING_SECONDS
         while slice.control is control and time.monotonic() < deadline:
             if not any(
@@ -285,11 +292,11 @@ class JobRun:
             await slice.ticked.wait()
         await self._read_logs(control, last=True)
         self.record.report(verdict.get("progress"))
-        seconds = (
-            verdict["ended"] - verdict["started"] if verdict.get("started") else time.monotonic() - began
+        known = verdict.get("started")
+        self._lasted = verdict["ended"] - known if known else time.monotonic() - began
+        self.chip_seconds += (
+            self._lasted * len(self.record.hosts) * slice_of(self.accelerator_type).chips_per_host
         )
-        self._lasted = seconds
-        self.chip_seconds += seconds * len(self.record.hosts) * slice_of(self.accelerator_type).chips_per_host
         return verdict
 
     async def _why_lost(self, slice: Slice, control: Control) -> str | None:
@@ -301,6 +308,21 @@ class JobRun:
             if beat and beat["age"] > control.times["fence"] + control.times["silence"]:
                 return f"w{rank} has been silent for longer than its job may run"
         return None
+
+    def _should_move(self, slice: Slice) -> bool:
+        """Return whether the job leaves its host, now that it has a checkpoint: the host is slow, or is replaced."""
+        like, place, slower = self.request.like, (slice.name, self._hosts[0]), ""
+        with contextlib.suppress(ValueError):
+            step = time.monotonic(), float(self.record.progress or "")
+            self._steps = [*self._steps[1 - MEASURED :], step]
+        if like and len(self._hosts) == 1 and len(self._steps) == MEASURED:
+            (since, first), *_, (now, last) = self._steps
+            speed = (last - first) / (now - since)
+            slower = self.pool.health.note_speed(like, self.slot, place, speed, self.pool.hosts)
+        if slower := slower * (not self._moved):  # if it is as slow elsewhere, it stays there
+            self._moved = True
+            self.pool.set_aside(place, f"{self.request.label} is {slower}", self, check=False)
+        return bool(slower or slice.why_retire)
 
     async def _give_up(self, control: Control, why: str) -> Document:
         """Decide the launch, unless its host has done so before."""
@@ -326,20 +348,17 @@ class JobRun:
         why, code = str(verdict["why"]), verdict["code"]
         early = (verdict.get("ended") or 0.0) - (verdict.get("started") or 0.0) < EARLY_SECONDS
         if code == 0 and why == "exited":
-            self._note_health(slice, failed=False)
+            self._note_health(slice, False)
             return self._success(verdict)
         if why in ("stopped", "cancelled"):
             await self._finish(control)
-            return Outcome(
-                False, f"was stopped by `{COMMAND} stop`.", self._log_files(), stopped=why == "stopped"
-            )
+            said = f"was stopped by `{COMMAND} stop`."
+            return Outcome(False, said, self._log_files(), stopped=why == "stopped")
         if why == "exited":
             if not (lost := await self._why_blameless(slice, control, verdict)):
                 await self._finish(control)
                 if early:
-                    self._note_health(
-                        slice, failed=True, tail=verdict.get("tail", []), rank=verdict.get("rank")
-                    )
+                    self._note_health(slice, True, verdict.get("tail", []), verdict.get("rank"))
                 return self._failure(slice, verdict)
             why, verdict = "lost", {**verdict, "about": lost}
         limits = {"stall": self.request.stall / 60, "runtime": self.request.runtime / 60}
@@ -350,11 +369,8 @@ class JobRun:
             self.say(f"{self.request.label}: {told}; launching it again")
             return None
         proves = why not in PROVED or (0 < self.request.stall < self._lasted)
-        budgets = {
-            "preemptions": self.settings.preemptions,
-            "stalled": self.settings.relaunches_without_progress,
-        }
-        message = self.record.count_loss(told, proves=proves, **budgets)
+        budgets = self.settings.preemptions, self.settings.relaunches_without_progress
+        message = self.record.count_loss(told, *budgets, proves)
         if message:
             self.record.finish()
         await self._save(control)
@@ -391,9 +407,8 @@ class JobRun:
         if self.request.hosts > 1 and (aside := self.pool.health.words(slice.name)):
             message += f" {aside}."
         message += f" Its last lines:{lines}\n" if lines else ""
-        return Outcome(
-            False, message, self._log_files(), verdict.get("started", 0.0), verdict.get("ended", 0.0)
-        )
+        times = verdict.get("started", 0.0), verdict.get("ended", 0.0)
+        return Outcome(False, message, self._log_files(), *times)
 
     async def _finish(self, control: Control) -> None:
         self.record.finish()
@@ -408,9 +423,8 @@ class JobRun:
         self, slice: Slice, failed: bool, tail: Sequence[str] = (), rank: int | None = None
     ) -> None:
         """Set the host aside if jobs of different names have failed early there, until it passes a check."""
-        every = sum(each.hosts for each in self.pool.slices)
         place = (slice.name, self._hosts[0])
-        if len(self._hosts) == 1 and self.pool.health.note(self.slot, place, failed, every):
+        if len(self._hosts) == 1 and self.pool.health.note(self.slot, place, failed, self.pool.hosts):
             why = f"{SUSPECTS} jobs failed there within {EARLY_SECONDS:.0f} s and nowhere else ({reason_of(tail)})"
             self.pool.set_aside(place, f"{why}{slice.unhealthy()}", self)
         if failed and len(self._hosts) > 1 and rank is not None:

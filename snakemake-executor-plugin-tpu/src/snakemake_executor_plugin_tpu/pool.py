@@ -3,17 +3,17 @@
 import asyncio
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .errors import PodError
+from .errors import PodError, red
 from .health import Health, Place
 from .slice import Slice
 
 if TYPE_CHECKING:
     from .job import JobRun
 
-CHECK_SECONDS, CHECK_PAUSE = 600.0, 600.0  # for a check of a host that was set aside, and between two
+CHECK_PAUSE = 600.0  # between two checks of a host that was set aside
 Placed = tuple[Slice, list[int]]
 """A slice and the hosts that a job now holds there; none if a launch of an earlier call is there."""
 
@@ -29,16 +29,22 @@ class Waiting:
     def hosts(self) -> int:
         return self.run.request.hosts
 
+    @property
+    def place(self) -> Place | None:
+        """Return the host that a check is for."""
+        return self.run.request.place
+
 
 class Pool:
     """Gives hosts to jobs, first come first served, and starts as many slices as the jobs need."""
 
     def __init__(self, slices: list[Slice], say: Callable[[str], None], health: Health) -> None:
         self.slices, self.say, self.health = slices, say, health
-        self.checks: set[asyncio.Task[None]] = set()
+        self.checks: dict[Place, asyncio.Task[None]] = {}
         self._queue: list[Waiting] = []
         self._looked: asyncio.Future[None] | None = None
         self._unneeded: set[str] = set()
+        self._numbers = itertools.count(1)
         self.runs: dict[str, JobRun] = {}
         """The jobs of this call."""
         for slice in slices:
@@ -56,10 +62,10 @@ class Pool:
             for slice in self.slices:
                 if await run.is_in(slice):
                     return slice, []
-        if all(slice.error for slice in self.slices):
-            # Another job has reported these errors: try again.
-            for slice in self.slices:
-                slice.error = None
+            if all(slice.error for slice in self.slices):
+                # Another job has reported these errors: try again.
+                for slice in self.slices:
+                    slice.error = None
         waiting = Waiting(run, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self.serve()
@@ -87,24 +93,23 @@ class Pool:
             return
         slice.start()
         while slice.is_starting:
-            ticked = asyncio.ensure_future(slice.ticked.wait())
-            await asyncio.wait(
-                {ticked, slice.task} if slice.task else {ticked}, return_when="FIRST_COMPLETED"
-            )
-            ticked.cancel()
+            await slice.news()
 
     def serve(self) -> None:
         """Give free hosts to the waiting jobs and start slices for the others."""
         left: list[Waiting] = []
         reserved: set[Slice] = set()
         free = {slice: slice.free() for slice in self.slices}
-        for waiting in self._queue:
+        for waiting in list(self._queue):
             if waiting.future.done():
                 continue
+            if waiting.place is None:
+                self._check_new(waiting.run, free)
+            is_first = waiting.place in self.health.unchecked  # jobs wait for it
             room = [
                 (s, hosts)
                 for s in self.slices
-                if s not in reserved and (hosts := self._room(s, waiting, free))
+                if (s not in reserved or is_first) and (hosts := self._room(s, waiting, free))
             ]
             if room:
                 slice, hosts = room[0]
@@ -123,9 +128,10 @@ class Pool:
 
     def _room(self, slice: Slice, waiting: Waiting, free: dict[Slice, list[int]]) -> list[int]:
         """Return free hosts for a job, or none. A job for a whole slice takes hosts that were set aside as well."""
-        hosts, place = free[slice], waiting.run.request.place
+        hosts, place = free[slice], waiting.place
         if place is not None:
             return [rank for rank in hosts if (slice.name, rank) == place]
+        hosts = [rank for rank in hosts if (slice.name, rank) not in self.health.unchecked]
         if waiting.hosts == 1:
             places = [(each.name, rank) for each in self.slices if each.control for rank in range(each.hosts)]
             usable = self.health.usable(waiting.run.slot, places)
@@ -135,6 +141,8 @@ class Pool:
     def _start_for(self, left: list[Waiting]) -> None:
         coming = {slice: slice.hosts for slice in self.slices if slice.is_starting}
         for waiting in left:
+            if waiting.place is not None:  # a check starts no slice
+                continue
             idle = [slice for slice in self.slices if not (slice.control or slice.is_starting or slice.error)]
             if slice := next((s for s in self.slices if coming.get(s, 0) >= waiting.hosts), None):
                 coming[slice] -= waiting.hosts
@@ -148,58 +156,56 @@ class Pool:
         """Say what an earlier call has left on hosts for which jobs of this one wait."""
         for slice in self.slices if self._queue else []:
             for beat in slice.control.beats.values() if slice.control else []:
-                job = beat["job"][0] if beat["job"] else ""
-                if (
-                    job
-                    and job not in self.runs
-                    and not job.startswith("check-")
-                    and job not in self._unneeded
-                ):
+                job = beat["job"][0] if beat["job"] else "check-"
+                if not job.startswith("check-") and job not in self.runs and job not in self._unneeded:
                     self._unneeded.add(job)
                     self.say(
                         f"{slice.name} runs {job}, which an earlier call started and this one does not need."
                     )
 
-    # ---- hosts that were set aside
+    # ---- checks of hosts: jobs like others, so they never share chips
 
-    def set_aside(self, place: Place, why: str, run: "JobRun") -> None:
+    @property
+    def hosts(self) -> int:
+        return sum(slice.hosts for slice in self.slices)
+
+    def set_aside(self, place: Place, why: str, run: "JobRun", check: bool = True) -> None:
         """Give a host no more jobs until tpu-check-host succeeds there."""
         self.health.set_aside(place, why)
-        if run.settings.check_host:
-            check = asyncio.ensure_future(self._check(place, run))
-            self.checks.add(check)
-            check.add_done_callback(self.checks.discard)
+        if check:
+            self._start_check(place, run)
+
+    def _check_new(self, run: "JobRun", free: dict[Slice, list[int]]) -> None:
+        for slice, ranks in free.items():
+            for place in self.health.unchecked & {(slice.name, rank) for rank in ranks}:
+                self._start_check(place, run)
+
+    def _start_check(self, place: Place, run: "JobRun") -> None:
+        wanted = place in self.health.aside or place in self.health.unchecked
+        if run.settings.check_host and wanted and place not in self.checks:
+            self.checks[place] = asyncio.ensure_future(self._check(place, run))
+            self.checks[place].add_done_callback(lambda _: self.checks.pop(place, None))
 
     async def _check(self, place: Place, run: "JobRun") -> None:
-        for number in itertools.count(1):
-            if place not in self.health.aside:
-                return
-            request = replace(
-                run.request,
-                slot=f"check-{place[0]}-{place[1]}",
-                label=f"check of w{place[1]}",
-                fingerprint=f"check {number}",
-                command=run.settings.check_host,
-                hosts=1,
-                place=place,
-                runtime=CHECK_SECONDS,
-                stall=0.0,
-                reports=False,
-            )
-            check = replace(
-                run, request=request, logs=run.logs.parent / request.slot, record=type(run.record)()
-            )
-            if (await check.run()).ok and not (
-                slice := next(s for s in self.slices if s.name == place[0])
-            ).unhealthy():
-                self.health.restore(place)
-                slice.on_tick()
-                return
-            await asyncio.sleep(CHECK_PAUSE)
+        slice = next(slice for slice in self.slices if slice.name == place[0])
+        check = run.check_of(place, next(self._numbers))
+        if (await check.run()).ok and not slice.unhealthy():
+            self.health.restore(place)
+        elif place in self.health.unchecked:
+            if self.health.can_spare(place, self.hosts):
+                self.health.set_aside(place, "it is new, and its check failed")
+            else:
+                self.health.unchecked.discard(place)
+                self.say(
+                    red(f"The check failed on w{place[1]} of {slice.name} as on most hosts: jobs run there")
+                )
+        slice.on_tick()
+        if place in self.health.aside:
+            asyncio.get_running_loop().call_later(CHECK_PAUSE, self._start_check, place, run)
 
     async def close(self) -> str:
         """Leave the slices as they are, close every connection, and return what exists and costs money."""
-        for check in self.checks:
+        for check in self.checks.values():
             check.cancel()
         left = await asyncio.gather(*(slice.close() for slice in self.slices))
         return "\n".join(line for line in (self.health.words(), *left) if line)

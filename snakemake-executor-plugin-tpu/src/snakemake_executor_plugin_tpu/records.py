@@ -38,11 +38,13 @@ class JobRecord:
     def document(self) -> dict[str, Any]:
         return asdict(self)
 
-    def report(self, progress: str | None) -> None:
-        if is_newer(progress, self.progress):
+    def report(self, progress: str | None) -> bool:
+        """Note the progress; return whether it is new."""
+        if newer := is_newer(progress, self.progress):
             self.progress = progress
+        return newer
 
-    def count_loss(self, why: str, *, preemptions: int, stalled: int, proves: bool = True) -> str | None:
+    def count_loss(self, why: str, preemptions: int, stalled: int, proves: bool = True) -> str | None:
         """Count a lost launch against its budgets; return why the job has to give up, or None.
 
         `proves`: whether the job could have made progress; a slice that lived too briefly says nothing about it.

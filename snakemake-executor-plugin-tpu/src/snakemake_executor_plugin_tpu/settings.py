@@ -50,7 +50,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     reservation: str | None = _named(None, "Reservation to use, projects/P/locations/Z/reservations/R.")
     network: str | None = _setting(None, "VPC network of the pod (default: the project's default).")
     subnetwork: str | None = _setting(None, "Subnetwork of the pod.")
-    internal_ips: bool = _setting(False, "Give the hosts no external addresses and use the internal ones.")
+    internal_ips: bool = _setting(False, "Give the hosts no external addresses.")
     service_account: str | None = _named(None, "Service account that the hosts act as.")
     idle_delete: float = _setting(30.0, "Idle minutes until a pod created here deletes itself; 0: never.")
     prices: str = _setting("", "What a chip costs you, in USD per hour, 'v4=3.22 v5litepod=1.2'.")
@@ -70,7 +70,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     runtime_minutes: int = _setting(1440, "Minutes for a launch of a rule without `runtime`; 0: no limit.")
     stall: float = _setting(60.0, "Minutes without new progress until a job is launched again; 0: never.")
 
-    check_host: str = _setting("", "Shell command after which a host that was set aside serves again.")
+    check_host: str = _setting("", "Shell command that new hosts and those set aside pass before they serve.")
 
     def __post_init__(self) -> None:
         """Refuse invalid settings before anything costs money, and use our classes for Cloud Storage."""

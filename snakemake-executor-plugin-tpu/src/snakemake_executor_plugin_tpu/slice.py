@@ -22,7 +22,7 @@ from .control import Control, Taken, content_name, host_code
 from .driver import end
 from .errors import DOWN, CloudError, DeletedByUser, Offline, PodError, red
 from .google import storage_transport
-from .guarding import guard_in_words, guard_trouble, remaining
+from .guarding import guard_in_words, guard_trouble, may_exist, remaining
 from .health import SUSPECTS, Health
 from .settings import ExecutorSettings
 from .worker.bucket import Bucket, Forged, Refused, Transport, key_id
@@ -36,6 +36,7 @@ PAUSES = (5.0, 300.0)
 CLOSE_SECONDS = 30.0  # in which Google has to answer at the end
 ASK_SECONDS = 10.0  # between two questions to the API about a slice with a silent host
 FOLDER = ".snakemake-tpu"
+TRAFFIC_PRICE = 0.02  # USD per GB within a continent, https://cloud.google.com/storage/pricing#network-egress
 TROUBLE = (PodError, BucketOffline, Refused, Forged)
 
 
@@ -169,6 +170,12 @@ class Slice:
         self.ticked = asyncio.Event()
         self.on_tick()
 
+    async def news(self) -> None:
+        """Wait for the next look at the hosts, or for the end."""
+        ticked = asyncio.ensure_future(self.ticked.wait())
+        await asyncio.wait({ticked, self.task} if self.task else {ticked}, return_when="FIRST_COMPLETED")
+        ticked.cancel()
+
     async def _bring_up(self) -> None:
         state = await self.cloud.describe()
         if not state.is_ready:
@@ -187,32 +194,38 @@ class Slice:
         bucket = await asyncio.to_thread(self.bucket, self._key)
         environment = Environment.of(self.settings)
         code = await asyncio.to_thread(self._upload, bucket, environment)
-        setup = {
-            "name": environment.name,
-            "lock": content_name(environment.lock.encode()),
-            "python": environment.python,
-        }
+        lock = content_name(environment.lock.encode())
+        setup = {"name": environment.name, "lock": lock, "python": environment.python}
         document = {"node": node, "code": code, "setup": setup, "python": self.settings.python}
         control = Control(bucket, self.hosts, document, state.orders["times"], self.cloud.call)
         await asyncio.to_thread(control.acquire)
         self._node, self._state, self._told = state.incarnation, (time.monotonic(), state), {}
+        if self._created and self.settings.check_host:
+            self.health.unchecked |= {(self.name, rank) for rank in range(self.hosts)}
+        await asyncio.to_thread(self._tell_region, bucket)
         self.control = control
-        self.say(
-            "it is up; its hosts are asked what they do" if not self._created else "it is up; its hosts start"
-        )
+        self.say(f"it is up; its hosts {'start' if self._created else 'are asked what they do'}")
 
     def bucket(self, key: bytes) -> Bucket:
         """Return the slice's part of the bucket; calls are repeated as long as a job may run without a controller."""
         self._transport = self._transport or storage_transport()
-        patience = self.cloud.patience
-        return Bucket(
-            namespace(self.settings, key),
-            key,
-            self._transport,
-            patience=patience,
-            tell=self.say,
-            stop=self.stop,
-        )
+        place, patience = namespace(self.settings, key), self.cloud.patience
+        return Bucket(place, key, self._transport, patience, self.say, self.stop)
+
+    def _tell_region(self, bucket: Bucket) -> None:
+        """Say what it costs that bucket and slice are in different regions, if the account may ask."""
+        region = (self.settings.zone or "").rpartition("-")[0]
+        try:
+            place = bucket.location()
+        except (Refused, BucketOffline):
+            return
+        if not region.startswith(place):  # as us-central2 with us
+            day = 24 * self.hosts * TRAFFIC_PRICE
+            costs = (
+                f"at least {TRAFFIC_PRICE} USD per GB, {day:.2f} USD a day if each host moves a GB an hour"
+            )
+            where = f"its bucket gs://{bucket.name} is in {place} and its hosts are in {region}"
+            self.say(red(f"{where}: traffic between them costs {costs}"))
 
     def _upload(self, bucket: Bucket, environment: Environment) -> str:
         bucket.create_content("sources", environment.lock.encode())
@@ -274,11 +287,9 @@ class Slice:
             self._check_environment(control)
             await self._retire()
             self._tick()
-            silent = [
-                rank
-                for rank in range(self.hosts)
-                if not control.is_fresh(rank) or control.beats[rank]["shutdown"]
-            ]
+            silent = any(
+                not control.is_fresh(rank) or control.beats[rank]["shutdown"] for rank in range(self.hosts)
+            )
             if silent and (why := await self.why_gone(ASK_SECONDS)):
                 return why
             if silent and self._created and time.monotonic() - began > BOOT_SECONDS:
@@ -319,10 +330,10 @@ class Slice:
         for rank, beat in control.beats.items():
             failed = beat["environment"]["state"] == "failed"
             lines = "\n        ".join(beat["environment"]["lines"])
-            sentence = (
+            sentence = red(
                 f"w{rank} cannot make the jobs' environment and tries again; jobs wait:\n        {lines}"
             )
-            self._tell(f"environment {rank}", red(sentence) if failed else "")
+            self._tell(f"environment {rank}", sentence if failed else "")
             if beat["error"]:
                 self._tell(f"error {rank}", red(f"w{rank}: {beat['error']}"))
         if self.settings.idle_delete or self.settings.end:
@@ -356,9 +367,8 @@ class Slice:
             await self._delete()
             return
         self._created = False
-        where = (
-            f"{self.name} --zone={self.settings.zone} --project={self.settings.project} --worker={never[0]}"
-        )
+        place = f"--zone={self.settings.zone} --project={self.settings.project}"
+        where = f"{self.name} {place} --worker={never[0]}"
         sentence = (
             f"{names} of {self.name} never wrote a heartbeat to {control.bucket.url} within {BOOT_SECONDS:.0f} s. The "
             "API says that the pod is READY, so nothing was deleted. Its serial console has what its startup script "
@@ -427,12 +437,19 @@ class Slice:
             self.say(red(f"the request could not be withdrawn: {why} {DOWN} withdraws it"))
         if self.control is not None:
             try:
-                await asyncio.to_thread(self.control.release)
-            except TROUBLE as error:
-                self.say(f"its lease could not be released and ends by itself: {error}")
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await asyncio.to_thread(self.control.release)
+            except (*TROUBLE, TimeoutError) as error:
+                self.say(f"its lease could not be released and ends by itself: {str(error) or 'no answer'}")
             self.control.close()
-        left = await remaining(self.settings, self.cloud, used) if report else ""
-        await self.cloud.close()
+        left = ""
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                left = await remaining(self.settings, self.cloud, used) if report else ""
+                await self.cloud.close()
+        except TimeoutError:
+            if used and report:
+                left = left or may_exist(self.settings, f"Google did not answer within {CLOSE_SECONDS:.0f} s")
         return left
 
 

@@ -23,12 +23,11 @@ from snakemake_interface_common.logging import get_logger
 from snakemake_interface_storage_plugins.io import Mtime
 from snakemake_interface_storage_plugins.registry import StoragePluginRegistry
 
-from .worker.bucket import NO_BUCKET, TRANSIENT
+from .worker.bucket import NO_BUCKET, NO_CREDENTIALS, TELL_SECONDS, TRANSIENT, no_bucket, reason_of, remedy
 
 # Otherwise a thread of the client asks for the bucket's metadata to label traces.
 os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 
-TELL_SECONDS = 60.0
 LEAST_SKEW = 5.0  # seconds; less is the delay of an answer
 
 
@@ -45,15 +44,7 @@ def is_transient(error: Exception) -> bool:
 def is_lost_session(error: Any) -> bool:
     """Whether a resumable upload has to start anew: its session has expired."""
     request = getattr(error.response, "request", None)
-    return error.code in (404, 410) and "upload_id=" in str(getattr(request, "url", ""))
-
-
-def reason_of(error: Any) -> str:
-    """Return Google's own reason from the body of its answer."""
-    try:
-        return str(error.response.json()["error"]["message"])
-    except (AttributeError, ValueError, KeyError, TypeError):
-        return str(error.message)
+    return error.code in (400, 404, 410) and "upload_id=" in str(getattr(request, "url", ""))
 
 
 def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,20 +67,15 @@ def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
         retry = Retry(predicate=is_transient, on_error=tell, **pauses)
         try:
             return retry(function)(self, *arguments)
-        except exceptions.NotFound as error:
-            if reason_of(error) != NO_BUCKET:
+        # a missing bucket or role, a retention policy, a bucket whose requester pays
+        except exceptions.ClientError as error:
+            reason = reason_of(error.response.content) if error.response is not None else str(error.message)
+            if reason == NO_BUCKET:
+                raise WorkflowError(no_bucket(self.bucket_name)) from None
+            if error.code == 404:
                 raise
-            create = f"gcloud storage buckets create gs://{self.bucket_name}"
-            raise WorkflowError(
-                f"The bucket gs://{self.bucket_name} does not exist: run `{create}` with the location of the TPUs."
-            ) from None
-        except (
-            exceptions.ClientError
-        ) as error:  # a missing role, a retention policy, a bucket whose requester pays
-            reason = reason_of(error)
-            role = "ermission" in reason or "does not have" in reason
-            advice = f": give this account roles/storage.objectUser on the bucket gs://{self.bucket_name}"
-            raise WorkflowError(f"Cloud Storage refuses {self.query}{advice * role} ({reason}).") from None
+            advice = remedy(int(error.code or 0), reason)
+            raise WorkflowError(f"Cloud Storage refuses {self.query}{advice} ({reason}).") from None
 
     return call
 
@@ -116,10 +102,7 @@ class StorageProvider(plugin.StorageProvider):
         try:
             super().__post_init__()
         except DefaultCredentialsError:
-            raise WorkflowError(
-                "No Google credentials for Cloud Storage here: run `gcloud auth application-default login`, or set "
-                "GOOGLE_APPLICATION_CREDENTIALS to a key file."
-            ) from None
+            raise WorkflowError(NO_CREDENTIALS) from None
         self.client._http.hooks["response"].append(self._compare_clocks)
 
     def _compare_clocks(self, response: Any, *_: Any, **__: Any) -> None:

@@ -33,12 +33,6 @@ sys.version_info = Version((3, 10, 12, "final", 0))
 sys.version = "3.10.12" + sys.version[sys.version.index(" "):]
 sys.hexversion = 0x030A0CF0
 """
-PROGRAMS = {  # the host has no users of its own: whoever runs the pod is all of them
-    "useradd": "exit 0",
-    "usermod": "exit 0",
-    "runuser": 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"',
-    "sudo": 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"',
-}
 
 
 def version_of(python: Path | str) -> str:
@@ -72,9 +66,6 @@ def make_image(folder: Path) -> Path:
 
         (place / "pip").symlink_to(Path(pip.__file__).parent)
         (image / "bin" / "python3").symlink_to(python)
-        for name, text in PROGRAMS.items():
-            (image / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-            (image / "bin" / name).chmod(0o755)
     return image / "bin"
 
 

@@ -22,8 +22,6 @@ class Google(HttpServer):
         self.project, self.delete = project, delete
         self.may_delete, self.token_status = True, 200
         self.tokens: dict[str, int] = {}
-        self.attributes: dict[str, str] = {}
-        """The metadata of the project, which every host sees."""
 
     def make_token(self, rank: int) -> str:
         """Return a new access token for a host."""
@@ -97,7 +95,6 @@ class MetadataServer(HttpServer):
             "instance/hostname": f"t1v-n-emulated-w-{self.rank}",
             f"{ACCOUNT}email": node.service_account.email or "123456-compute@developer.gserviceaccount.com",
             **{f"instance/attributes/{name}": value for name, value in attributes.items()},
-            **{f"project/attributes/{name}": value for name, value in self.google.attributes.items()},
         }
         return values.get(key)
 

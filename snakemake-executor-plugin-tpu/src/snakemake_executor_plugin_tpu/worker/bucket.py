@@ -25,6 +25,11 @@ NO_BUCKET = "The specified bucket does not exist."
 TIMEOUT = 60.0
 MOST_PAUSE = 30.0
 TELL_SECONDS = 60.0
+BYTES = "application/octet-stream"
+NO_CREDENTIALS = (
+    "This machine has no Google credentials: run `gcloud auth application-default login`, or set "
+    "GOOGLE_APPLICATION_CREDENTIALS to a key file."
+)
 TOKEN = "instance/service-accounts/default/token"
 
 Document = dict[str, Any]
@@ -128,6 +133,32 @@ def reason_of(data: bytes) -> str:
         return text[:300]
 
 
+def no_bucket(name: str) -> str:
+    create = f"gcloud storage buckets create gs://{name}"
+    return f"The bucket gs://{name} does not exist: run `{create}` with the location of the TPUs."
+
+
+REMEDIES = (
+    (
+        ("vpcservicecontrols", "vpc service controls"),
+        ": VPC Service Controls of your organization forbid it; run it inside the bucket's perimeter, "
+        "or have its administrator add an access level",
+    ),
+    (
+        ("ip filter",),
+        ": the bucket's IP filter forbids this machine's address; add it by `gcloud storage buckets update`",
+    ),
+    (("permission", "does not have"), ": give the account roles/storage.objectUser on the bucket"),
+)
+
+
+def remedy(status: int, reason: str) -> str:
+    """Return what helps against a refusal of Cloud Storage, "" if its own reason has to say it."""
+    low = "permission" if status == 401 else reason.lower()
+    found = (advice for words, advice in REMEDIES if any(word in low for word in words))
+    return next(found, "") if status in (401, 403) else ""
+
+
 class Bucket:
     """The objects below gs://BUCKET/PREFIX.
 
@@ -179,11 +210,8 @@ class Bucket:
         now = time.monotonic()
         self._silent_since = self._silent_since or now
         since = time.strftime("%H:%M", time.localtime(time.time() - now + self._silent_since))
-        why = (
-            "asks too often for fewer requests"
-            if status == 429
-            else f"does not answer ({status or reason_of(data)})"
-        )
+        why = f"does not answer ({status or reason_of(data)})"
+        why = "asks too often for fewer requests" if status == 429 else why
         sentence = f"Cloud Storage (gs://{self.name}) {why} since {since}; jobs go on, and it is tried again."
         if now - self._silent_since > TELL_SECONDS and not self._told:
             self._told = True
@@ -197,10 +225,12 @@ class Bucket:
 
     def _explain(self, status: int, data: bytes) -> str:
         reason = reason_of(data)
-        advice = ""
-        if status in (401, 403) and ("ermission" in reason or "does not have" in reason or status == 401):
-            advice = ": give the account roles/storage.objectUser on the bucket"
-        return f"gs://{self.name} answers {status}{advice} ({reason})."
+        return f"gs://{self.name} answers {status}{remedy(status, reason)} ({reason})."
+
+    def location(self) -> str:
+        """Return where the bucket is, such as us-central2 or us. Refused: roles/storage.objectUser may not ask."""
+        (_, _, data), _ = self._call("GET", f"/storage/v1/b/{self.name}?fields=location")
+        return str(json.loads(data).get("location", "")).lower()
 
     def _path(self, name: str) -> str:
         return f"/storage/v1/b/{self.name}/o/{urllib.parse.quote(self.prefix + name, safe='')}?alt=media"
@@ -210,9 +240,7 @@ class Bucket:
         (status, headers, data), _ = self._call("GET", self._path(name))
         if status == 404:
             if reason_of(data) == NO_BUCKET:
-                raise Refused(
-                    f"The bucket gs://{self.name} does not exist: `gcloud storage buckets create` makes it."
-                )
+                raise Refused(no_bucket(self.name))
             return None
         now, written = (parsedate_to_datetime(headers[key]) for key in ("Date", "Last-Modified"))
         return Found(data, int(headers["X-Goog-Generation"]), max(0.0, (now - written).total_seconds()))
@@ -223,13 +251,9 @@ class Bucket:
         Raises Lost if the generation is another.
         """
         mark = uuid.uuid4().hex
-        about = {
-            "name": self.prefix + name,
-            "cacheControl": "no-store",
-            "contentType": "application/octet-stream",
-        }
+        about = {"name": self.prefix + name, "cacheControl": "no-store", "contentType": BYTES}
         parts = (json.dumps(about).encode(), data)
-        kinds = (b"application/json; charset=UTF-8", b"application/octet-stream")
+        kinds = (b"application/json; charset=UTF-8", BYTES.encode())
         body = b"".join(
             b"--%s\r\nContent-Type: %s\r\n\r\n%s\r\n" % (mark.encode(), kind, part)
             for kind, part in zip(kinds, parts)
@@ -246,9 +270,7 @@ class Bucket:
                 return found.generation
             raise Lost(name)
         if status == 404:
-            raise Refused(
-                f"The bucket gs://{self.name} does not exist: `gcloud storage buckets create` makes it."
-            )
+            raise Refused(no_bucket(self.name))
         return int(json.loads(answer)["generation"])
 
     def create(self, name: str, document: Document) -> "tuple[Document, bool]":

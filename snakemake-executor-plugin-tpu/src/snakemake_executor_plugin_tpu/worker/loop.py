@@ -72,11 +72,8 @@ class Builder:
         with contextlib.suppress(OSError):
             lines = (root() / "environment.log").read_text(errors="replace").strip().splitlines()
         count = 12 if self.state == "failed" else 1
-        return {
-            "name": self.name,
-            "state": self.state,
-            "lines": [] if self.state == "ready" else lines[-count:],
-        }
+        lines = [] if self.state == "ready" else lines[-count:]
+        return {"name": self.name, "state": self.state, "lines": lines}
 
     def end(self) -> None:
         if self.process is not None:
@@ -240,12 +237,9 @@ class Loop:
         """Start the command of the assignment, or of `tpurun` on another host."""
         folder = folder_of(current["setup"]) if current["setup"]["name"] else None
         sources = self.bucket.content("sources", current["sources"]) if current["sources"] else None
+        python = f"{folder}/bin/python" if folder else current["python"]
         variables = {
-            **{
-                "PYTHONUNBUFFERED": "1",
-                "PYTHONFAULTHANDLER": "1",
-                "TPU_PYTHON": f"{folder}/bin/python" if folder else current["python"],
-            },
+            **{"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "TPU_PYTHON": python},
             **{"TPU_JOB": current["job"], "TPU_LAUNCH": str(current["launch"])},
             **{"TPURUN_SIZE": str(len(current["hosts"])), "TPURUN_RUNS": self._path("runs")},
             **{"TPURUN_GRACE": str(current["grace"]), "TPURUN_PATIENCE": str(current["lease"] or 1e9)},
@@ -317,9 +311,7 @@ class Loop:
         now, task = time.monotonic(), self.task if self.current else None
         current = self.current or {"job": None, "launch": 0, "chunks": 0}
         state: Document = {
-            "incarnation": self.incarnation,
             "node": self.orders["node"],
-            "address": self.orders["address"],
             "seen": self.seen,
             "done": self.done,
             "job": [current["job"], current["launch"]] if self.current else None,
@@ -331,12 +323,10 @@ class Loop:
             "code": self.orders["code"],
         }
         told, told_at = self.told
-        due = (
-            self.times["beat"] if state == told else min(1.0, self.times["beat"])
-        )  # one write per second and object
-        if now - told_at < due:
+        # At most one write per second and object.
+        if now - told_at < (self.times["beat"] if state == told else min(1.0, self.times["beat"])):
             return
-        changing = {"idle": now - self.busy_at, "still": now - self.moved_at, "at": time.time(), **machine()}
+        changing = {"idle": now - self.busy_at, **machine()}
         changing |= {"status": read_line(task.folder / "status") if task else None, "error": self.trouble}
         name = f"hosts/{self.rank}/beat"
         self.bucket.put(name, sign(self.key, name, {**state, **changing}))

@@ -55,28 +55,15 @@ def start(task: Task, spec: dict[str, Any], environment: dict[str, str], sources
     fcntl.flock(alive, fcntl.LOCK_EX)
     environment = {**{key: value for key, value in os.environ.items() if key != "PYTHONPATH"}, **environment}
     path = [str(folder / "bin"), *spec["path"], environment.get("PATH", os.defpath)]
-    environment |= {
-        "PATH": os.pathsep.join(path),
-        "TPU_AGENT": str(CODE / PACKAGE),
-        "TPU_TASK_FOLDER": str(folder),
-    }
-    environment |= {
-        f"TPU_{name.upper()}_FILE": str(folder / name) for name in ("progress", "status", "again")
-    }
-    environment |= {"TPU_SCRATCH": str(folder / "scratch")}
+    environment |= {"PATH": os.pathsep.join(path), "TPU_AGENT": str(CODE / PACKAGE)}
+    environment |= {"TPU_TASK_FOLDER": str(folder), "TPU_SCRATCH": str(folder / "scratch")}
+    for name in ("progress", "status", "again"):
+        environment[f"TPU_{name.upper()}_FILE"] = str(folder / name)
     write_json(folder / "base", digests(environment))
     argv = [sys.executable, "-m", f"{PACKAGE}.worker.runner", task.name]
-    own = {**os.environ, "PYTHONPATH": str(CODE)}
-    nothing = subprocess.DEVNULL
-    process = subprocess.Popen(
-        argv,
-        env=own,
-        stdin=subprocess.PIPE,
-        stdout=nothing,
-        stderr=nothing,
-        pass_fds=[alive],
-        start_new_session=True,
-    )
+    own: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(CODE)}, "pass_fds": [alive]}
+    own |= {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(argv, start_new_session=True, **own)
     assert process.stdin
     with process.stdin as pipe:  # not a file: the variables are secret
         pipe.write(json.dumps(environment).encode())

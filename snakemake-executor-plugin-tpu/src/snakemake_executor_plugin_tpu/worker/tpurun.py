@@ -85,10 +85,8 @@ class Run:
         port = free_port()
         variables = exported(read_json(self.folder / "base", {}), os.environ)
         request: dict[str, Any] = {"argv": argv, "address": self.address, "port": port}
-        request |= {
-            "directory": os.path.relpath(os.getcwd(), self.folder / "work"),
-            **seal(self.key, variables),
-        }
+        request["directory"] = os.path.relpath(os.getcwd(), self.folder / "work")
+        request |= seal(self.key, variables)
         self.bucket.create(self.path, request)
         environment = {**os.environ, **rank_variables(0, self.size, self.address, port)}
         return subprocess.Popen(argv, env=environment)
