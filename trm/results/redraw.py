@@ -44,6 +44,8 @@ One page for each kept experiment, with its figure and its table. The answer is 
 """
 FINDINGS = "findings.csv"
 """The findings of a folder's figures, which quotes read."""
+MOST = 8
+"""Findings of a figure on a page."""
 HOW = """Written from `table.csv` by `python -m trm.results.redraw docs/results --out figures --write`, which also
 redraws the figures; `note.md` holds what the table does not say. [All results](../../results.md)
 """
@@ -138,9 +140,14 @@ def _page(table: Table, note: str, figures: list[dict[str, Any]], picture: str) 
     lines = [f"# {info['experiment']} at scale {info['scale']}\n", f"![{figures[0]['title']}]({picture})\n"]
     lines += [fill(facts, WIDTH) + "\n"]
     lines += [note.strip() + "\n"] if note else []
-    told = dict.fromkeys((row["verdict"], row["text"]) for figure in figures for row in figure["findings"])
+    told: dict[tuple[str, str], None] = {}
+    for figure in figures:  # a heat map of many cells has a finding for each: the established ones first
+        rows = sorted(figure["findings"], key=lambda row: row["verdict"] == "undecided")
+        told |= dict.fromkeys((row["verdict"], row["text"]) for row in rows[:MOST])
     if told:
         lines += [_markdown(Grid(["verdict", "finding"], [list(row) for row in told])), ""]
+    if any(len(figure["findings"]) > MOST for figure in figures):
+        lines += [f"At most {MOST} findings a figure are shown; `{FINDINGS}` has all.\n"]
     lines += [_markdown(results_grid(table)), ""]
     steps = _by_steps(table)
     return "\n".join([*lines, *([_markdown(steps), ""] if steps else []), HOW])
