@@ -41,7 +41,8 @@ def test_a_release_names_its_repository():
 
 @pytest.mark.skipif(not OURS[0].exists(), reason="only in the repository")
 def test_every_promise_names_tests_that_exist():
-    table = OURS[0].read_text().partition("| promise | test |\n|---|---|\n")[2].partition("\n\n")[0]
+    text = (ROOT / "docs" / "further.md").read_text()
+    table = text.partition("| promise | test |\n|---|---|\n")[2].partition("\n\n")[0]
     assert len(table.splitlines()) > 10
     for row in table.splitlines():
         names, files, named_before = 0, [], False

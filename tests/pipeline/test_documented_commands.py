@@ -26,6 +26,7 @@ NOT_RUN = {
     r"pip install|snakedeploy": "tests/test_packaging.py",
     r".*(gs://BUCKET|storage_prefix)": "a bucket; tests/storage/test_archive.py",
     r".*data fetch --from": "the network; tests/data/test_collections.py",
+    r".*study=config/own\.yaml": "a file that the page prints; tests/training/test_extending.py",
     r".*from-reference": "a checkpoint of the published code; tests/training/test_convert.py",
     r"python -m benchmarks|snakemake --profile profiles/(gpu|tpu|slurm)": "other machines",
     r"python -m trm\.analysis\.redraw": "tests/analysis/test_redraw.py",

@@ -21,7 +21,7 @@ from trm.study.tasks import spec_of
 from trm.study.text import bytes_text, device_text, flops_text, seconds_text
 
 GENERATED_PER_SECOND = 2000.0
-"""Puzzles generated per second (docs/data.md)."""
+"""Puzzles generated per second."""
 PROGRAM_MB = 4000
 """Host memory of one worker before it trains: Python, torch, the libraries of its device, the data set."""
 
