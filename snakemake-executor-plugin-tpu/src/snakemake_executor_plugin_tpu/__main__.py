@@ -31,6 +31,7 @@ from .allocation import slice_of
 from .cloud import PodState
 from .control import NOBODY, Control
 from .errors import COMMAND, PodError, red
+from .google import check_libraries
 from .guarding import guard_in_words, guard_trouble, may_exist
 from .settings import ExecutorSettings, common_settings
 from .slice import Slice, describe_beat, key_of
@@ -93,6 +94,7 @@ class Cli:
         print(sentence, file=sys.stderr, flush=True)
 
     async def run(self) -> int:
+        check_libraries()  # before anything that would have to be reported at the end
         try:
             return await getattr(self, self.args.command)() or 0
         finally:

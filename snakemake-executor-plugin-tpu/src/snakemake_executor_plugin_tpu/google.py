@@ -25,6 +25,11 @@ class Lazy:
         return getattr(module, attribute)
 
 
+def check_libraries() -> None:
+    """Raise WorkflowError if Google's client libraries cannot be imported."""
+    _ = gx.GoogleAPICallError
+
+
 gx = Lazy("google.api_core.exceptions")
 auth = Lazy("google.auth.exceptions")
 requests = Lazy("requests")
