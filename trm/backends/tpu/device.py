@@ -144,7 +144,8 @@ class XlaBackend(Backend):
         return placed
 
     def all_reduce(self, flat: Tensor) -> None:
-        """Does nothing: the partitioner inserts the sums into the program."""
+        """Mark the tensor as equal on all devices: the partitioner inserts the sum, and what follows needs no other."""
+        self._spmd.mark_sharding(flat, self.mesh, (None,) * flat.dim())
 
     def request_stop(self, stop: Tensor, requested: int) -> None:
         """Does nothing: another constant in the graph would need another program; `stop_agreed` gathers on the host."""
