@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from calls import Controller
+from calls import PATIENCE, Controller
 
 from snakemake_executor_plugin_tpu import health, pool
 from snakemake_executor_plugin_tpu import slice as slices
@@ -25,11 +25,9 @@ def call(empty_pod, tmp_path):
 
 
 async def until(condition):
-    for _ in range(1200):
-        if condition():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("it did not happen within a minute")
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.05)
 
 
 def objects(pod, call):
@@ -82,7 +80,7 @@ def test_another_region_of_the_bucket_is_said_with_its_price(call, empty_pod):
 
 
 def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, empty_pod, monkeypatch):
-    monkeypatch.setenv("SNAKEMAKE_TPU_TIMES", "silence=2 beat=0.5")
+    monkeypatch.setenv("SNAKEMAKE_TPU_TIMES", "silence=4 beat=0.5")
 
     async def story():
         async with call() as first:
@@ -91,9 +89,8 @@ def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, 
             async with second:
                 assert "The pod is in use by the Snakemake of" in (await second.run("two")).message
             third = first.again()
-            first.slices[0].control.times = {**first.slices[0].control.times, "poll": 5}  # it sleeps
+            first.slices[0].control.times |= {"poll": 10, "beat": 1e9}  # it sleeps
             async with third:
-                await asyncio.sleep(3)
                 assert (await third.run("three")).ok
                 outcome = await first.run("four")
                 assert not outcome.ok
@@ -219,19 +216,45 @@ def test_a_failed_environment_ends_the_first_call_with_its_last_lines(call, tmp_
 
 
 @pytest.mark.full
-def test_trouble_of_a_slice_that_was_up_is_waited_for(call, empty_pod, monkeypatch):
+def test_trouble_of_a_slice_that_was_up_is_waited_for(call, empty_pod, tmp_path, monkeypatch):
     monkeypatch.setattr(slices, "PAUSES", (0.2, 1.0))
+    started = tmp_path / "started"
 
     async def story():
         async with call() as controller:
-            running = asyncio.ensure_future(controller.run("job", "test $TPU_LAUNCH = 2 || sleep 600"))
-            await until(lambda: any(host.jobs() for host in empty_pod.hosts))
+            work = f"touch {started}; test $TPU_LAUNCH = 2 || sleep 600"
+            running = asyncio.ensure_future(controller.run("job", work))
+            await until(started.exists)
             empty_pod.api.fail(2, "PERMISSION_DENIED", "for a moment", "CreateQueuedResource")
             empty_pod.preempt()
             outcome = await running
-            assert outcome.ok, outcome.message
-            assert controller.output.count("Jobs wait; next try in") == 2
-            assert controller.output.count("launching it again") == 1
+            assert outcome.ok, (outcome.message, controller.output)
+            assert not empty_pod.api.planned()
+            assert controller.output.count("Jobs wait; next try in") == 2, controller.output
+            assert controller.output.count("launching it again") == 1, controller.output
+
+    asyncio.run(story())
+
+
+@pytest.mark.full
+def test_the_other_hosts_of_a_slice_that_ends_get_no_job(call, empty_pod, tmp_path):
+    """One host tells of its shutdown, the others go without a word and look alive; the API tells of it later."""
+    started = tmp_path / "started"
+
+    async def story():
+        async with call() as controller:
+            running = asyncio.ensure_future(
+                controller.run("job", f"test -e {started} || (touch {started}; sleep 600)")
+            )
+            await until(started.exists)
+            first, *others = empty_pod.hosts
+            for host in others:
+                host.kill()
+            await asyncio.to_thread(first.shut_down, 3)
+            empty_pod.api.preempt()
+            outcome = await running
+            assert outcome.ok, (outcome.message, controller.output)
+            assert controller.output.count("launching it again") == 1, controller.output
 
     asyncio.run(story())
 

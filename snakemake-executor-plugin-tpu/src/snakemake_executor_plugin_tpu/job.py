@@ -361,6 +361,8 @@ class JobRun:
                     self._note_health(slice, True, verdict.get("tail", []), verdict.get("rank"))
                 return self._failure(slice, verdict)
             why, verdict = "lost", {**verdict, "about": lost}
+        if why == "shutdown":
+            verdict = {**verdict, "about": await self._await_notice(slice, control)}
         limits = {"stall": self.request.stall / 60, "runtime": self.request.runtime / 60}
         told = str(verdict.get("about") or LOST.get(why, why).format(**limits))
         if why in ("outdated", "lease"):
@@ -394,6 +396,15 @@ class JobRun:
             if time.monotonic() > deadline:
                 return None
             await asyncio.sleep(control.times["poll"])
+
+    async def _await_notice(self, slice: Slice, control: Control) -> str | None:
+        """Wait whether the API tells that the slice is gone: of its hosts, not all tell of their shutdown."""
+        deadline = time.monotonic() + min(NOTICE_SECONDS, control.times["silence"])
+        while (
+            not (why := await slice.why_gone()) and slice.control is control and time.monotonic() < deadline
+        ):
+            await asyncio.sleep(control.times["poll"])
+        return why
 
     def _success(self, verdict: Document) -> Outcome:
         return Outcome(True, started=verdict.get("started", 0.0), ended=verdict.get("ended", 0.0))

@@ -290,7 +290,7 @@ class Slice:
             silent = any(
                 not control.is_fresh(rank) or control.beats[rank]["shutdown"] for rank in range(self.hosts)
             )
-            if silent and (why := await self.why_gone(ASK_SECONDS)):
+            if why := await self.why_gone(ASK_SECONDS) if silent else self.gone:
                 return why
             if silent and self._created and time.monotonic() - began > BOOT_SECONDS:
                 await self._replace_dead(control)
@@ -303,10 +303,16 @@ class Slice:
             try:
                 self._state = (now, await self.cloud.describe(attempts=1 if self.cloud.told else 4))
             except Offline:
-                return None
+                pass
             except CloudError as error:
                 self._tell("state", red(f"its state is unknown ({error})"))
-                return None
+        return self.gone
+
+    @property
+    def gone(self) -> str | None:
+        """Return why this incarnation is gone by the API's last answer."""
+        if self._state is None:
+            return None
         state = self._state[1]
         if state.is_ready and state.incarnation != self._node:
             return "the pod was created again"
@@ -405,7 +411,7 @@ class Slice:
 
     def free(self) -> list[int]:
         """Return the hosts that could take a job now."""
-        if self.control is None or self.why_retire:
+        if self.control is None or self.why_retire or self.gone:
             return []
         return [rank for rank in self.control.free() if rank not in self.holder]
 

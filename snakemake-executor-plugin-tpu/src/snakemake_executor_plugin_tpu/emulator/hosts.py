@@ -159,7 +159,8 @@ class Host:
     def jobs(self) -> dict[int, str]:
         """Return the processes of jobs and their runners."""
         ours = ("startup-script", "worker.loop")
-        return {pid: line for pid, line in self.processes().items() if not any(word in line for word in ours)}
+        found = self.processes().items()  # without a line while it ends
+        return {pid: line for pid, line in found if line and not any(word in line for word in ours)}
 
     def freeze(self) -> None:
         """Stop every process of the host, as a kernel that hangs or a live migration does."""

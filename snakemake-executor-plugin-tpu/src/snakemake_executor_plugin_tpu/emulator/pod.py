@@ -187,7 +187,7 @@ class EmulatedPod:
             ending.start()
         for ending in endings:
             ending.join()
-        with self.api.lock:
+        if notice:
             self.api.preempt(name)
 
     def _taken(self, name: str) -> list[int]:
