@@ -148,10 +148,10 @@ def test_configurations_of_equal_cost_are_points_of_their_own() -> None:
     spec = FitSpec(x="train_flops", y="cross_entropy", best=True, bootstrap=1000)
     group = fit_table(table, spec)["groups"][0]
     assert group["means"]["seeds"] == [6] * 6
-    assert group["means"]["y"][0] == pytest.approx(0.601, abs=0.001)
+    assert group["means"]["y"][0] == pytest.approx(0.568, abs=0.001)
     law = group["forms"]["power_law"]
-    assert law["parameters"]["a"] == pytest.approx(0.597, abs=0.001)
-    assert law["intervals"]["a"] == pytest.approx([0.538, 0.690], abs=0.02)
+    assert law["parameters"]["a"] == pytest.approx(0.590, abs=0.001)
+    assert law["intervals"]["a"] == pytest.approx([0.532, 0.640], abs=0.02)
 
 
 def test_points_of_two_experiments_that_share_a_run_are_one(tables: dict[str, Table]) -> None:

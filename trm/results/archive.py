@@ -111,8 +111,8 @@ def keep(
 ) -> list[Path]:
     """Copy tables to `out`/EXPERIMENT_SCALE/ with the specs of their figures, as `trm.results.redraw` reads them.
 
-    What no figure of an experiment reads is left out: the runs' histories, counts by difficulty, traces. Numbers have
-    ten significant digits; columns of one value are in the sidecar, as `constant`.
+    What no figure of an experiment reads is left out: the runs' histories, counts by difficulty, traces, and columns of
+    KEPT_IF_DRAWN. Numbers have ten significant digits; columns of one value are in the sidecar, as `constant`.
 
     Args:
         tables: experiment -> path of its CSV.
@@ -144,9 +144,12 @@ def keep(
         if all(drawn):  # one column each, which most rows lack if it is of validations
             columns = [metric for metric in drawn if metric in curves]
             curves = curves.dropna(subset=columns, how="all") if columns else curves.iloc[:0]
+        wanted = json.dumps(figures[experiment])
+        unread = [name for name in table.rows if name.startswith(KEPT_IF_DRAWN) and name not in wanted]
+        rows = _rounded(table.rows.drop(columns=unread))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            small = compact(replace(table, rows=_rounded(table.rows), curves=_rounded(curves)))
+            small = compact(replace(table, rows=rows, curves=_rounded(curves)))
             save(small, folder / "table.csv")
             text = json.dumps(figures[experiment], indent=1) + "\n"
             (folder / "figures.json").write_text(text, encoding="utf-8")
@@ -154,6 +157,17 @@ def keep(
             raise UserError(f"{error.filename}: {error.strerror}; name another folder") from error
         written.append(folder)
     return written
+
+
+KEPT_IF_DRAWN = (
+    "seconds_to_",
+    "flops_to_",
+    "eval_seconds",
+    "eval_puzzles_per_second",
+    "loss_variance",
+    "grad_norm_variance",
+)
+"""Columns that are kept only if a figure names them: times on one machine, and variances."""
 
 
 def _rounded(frame: "pd.DataFrame") -> "pd.DataFrame":
