@@ -10,7 +10,7 @@ from trm.analysis.labels import label
 from trm.analysis.laws import findings_of_fit, followed
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import SAME, Column, Figure, FitSpec, Metric
-from trm.analysis.words import compact, noun, sentence
+from trm.analysis.words import SYMBOLS, compact, noun, sentence
 
 BUDGET = "train_flops"
 """Runs within 10 % of each other share a budget."""
@@ -53,7 +53,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         figure,
         rows,
         title=f"Where compute is best spent: {best} or {'steps' if budget else noun(spec.equal)}",
-        caption=f"Each curve is a parabola through {'one training budget' if budget else 'equal ' + noun(spec.equal)}, "
+        caption=f"Each curve is a parabola through {'one budget in FLOPs' if budget else 'equal ' + noun(spec.equal)}, "
         "light to dark; diamonds are its minimum.",
         findings=findings_of_fit(fit),
         carried=group["runs"],
@@ -93,14 +93,20 @@ def curves(
         axes.plot(width, height, color=colour, linewidth=1.2, zorder=3)
         diamond(axes, item["x"], item["best"], "black", hollow=item["edge"], markersize=5.5)
         style = {"color": colour, "va": "center", "fontweight": "bold"}
-        common.note(axes, compact(float(f"{budget:.2g}")), (width[-1], height[-1]), (4, 0), **style)
+        common.note(axes, _named(equal, budget), (width[-1], height[-1]), (4, 0), **style)
     common.axis_scale(axes, "x", label(spec.best), rows[spec.best], log=True)
     common.error_scale(
         axes, spec.y, float(min(m.value for m in means.values())), float(max(m.value for m in means.values()))
     )
-    low, high = axes.get_xlim()
-    axes.set_xlim(low, high * (high / low) ** 0.14)  # room for the names of the budgets
+    if colours:
+        common.make_room(axes, [_named(equal, value) for value in colours])
     return rows.drop(columns=["_budget", "_y"])
+
+
+def _named(equal: str, value: float) -> str:
+    """`320G`, `Nsup 4`: what the runs of a curve have in common."""
+    symbol, text = noun(equal).rsplit(" ", 1)[-1], compact(float(f"{value:.2g}"))
+    return f"{symbol} {text}" if symbol in SYMBOLS else text
 
 
 def _nearest(cost: np.ndarray, budgets: list[float]) -> np.ndarray:
