@@ -50,6 +50,16 @@ def test_quoted_numbers_are_those_of_the_tables(page):
     assert quoted(text, KEPT) == text
 
 
+@pytest.mark.parametrize(
+    "page", ["README.md", "CHANGELOG.md", "docs/results.md", "docs/limitations.md", "docs/results/*/note.md"]
+)
+def test_what_a_fit_gives_is_quoted_and_never_typed(page):
+    """docs/predictions.md alone keeps outcomes as they were on their day."""
+    for path in KEPT.parents[1].glob(page):
+        prose = re.sub("```.*?```", "", path.read_text(), flags=re.DOTALL)
+        assert typed(prose) == [], f"{path}: quote these intervals from their table"
+
+
 def test_a_note_states_no_result_of_its_own():
     for path in KEPT.rglob("note.md"):
         for paragraph in re.sub("<!--= .*?<!--.-->", "", path.read_text(), flags=re.DOTALL).split("\n\n"):

@@ -93,8 +93,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         figure,
         pd.concat(rows),
         title="Scaling laws",
-        caption="Diamonds: lowest point of the curve fitted to a budget. Hollow marks are not in a fit, but predicted by "
-        "it: dotted lines and pale bars.",
+        caption="Diamonds: lowest point of the curve fitted to a budget. Hollow marks are not in a fit: dotted lines and "
+        "pale bars predict them.",
         findings=[finding for drawn in shown for finding in drawn.findings],
     )
 
@@ -160,7 +160,11 @@ def _loss(
     law = _growth(fit, "power")
     title = "Best loss falls with compute"
     if law and law.sign:
-        title = "Best loss falls, but follows no power law" if law.against else "Best loss falls as a power of compute"
+        title = (
+            "Best loss falls, but follows no power law"
+            if law.against
+            else "Best loss falls as a power of compute"
+        )
         common.inside(axis, f"exponent {law.amount}" + "\nat the last budgets" * bool(law.against))
     return Shown(title, [common.rows_of(table, cell[0].where, cell[0].y, cell[0].best, isoflop.BUDGET)], [])
 
