@@ -67,8 +67,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         figure,
         rows,
         title=sentence(name) + ("" if name.startswith("training") else " in training"),
-        caption="Thin: seeds; thick: their mean."
-        + gap * " Right: exact accuracy on training puzzles (bar) and on test puzzles (dot).",
+        caption="Thin: seeds; thick: their mean"
+        + "; validation after Nsup steps" * spec.metric.startswith("eval/")
+        + "."
+        + gap * " Right, after the test steps: exact accuracy on training (bar) and test puzzles (dot).",
         findings=findings,
         remarks=words,
     )
