@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,34 @@ def test_typed_intervals_and_comments_that_begin_a_line_are_found():
     text = f"It is [0.5 [0.4, 0.6]][=a] and 0.7 [0.6, −0.8].\n<!--= {WIDTH} -->0.52 [0.47, 0.57]<!--.-->\n"
     assert typed(text) == ["[0.6, −0.8]"]
     assert [line[:9] for line in misplaced(text)] == ["<!--= iso"]
+
+
+def test_a_page_shows_the_established_findings_of_a_figure_first_and_at_most_eight(tmp_path):
+    kept = tmp_path / "docs/results"
+    shutil.copytree(KEPT / "baseline_laptop", kept / "baseline_laptop")
+    (tmp_path / "README.md").touch()
+    made = [
+        {"verdict": verdict, "text": f"{verdict} {number}.", "value": number}
+        for number in range(5)
+        for verdict in ("undecided", "supported")
+    ]
+
+    def written(findings):
+        names = json.loads((kept / "baseline_laptop/figures.json").read_text())
+        drawn = {name: {"title": "", "answer": "", "findings": []} for name in names}
+        drawn["baseline_laptop"]["findings"] = findings
+        found = texts(kept, drawn)
+        return (found[kept / "baseline_laptop" / name] for name in ("README.md", "findings.csv"))
+
+    page, table = written(made)
+    shown = re.findall(r"^\| (undecided|supported) \| \1 (\d)\. \|$", page, re.MULTILINE)
+    assert shown == [
+        *(("supported", str(at)) for at in range(5)),
+        *(("undecided", str(at)) for at in range(3)),
+    ]
+    assert "At most 8 findings a figure are shown; `findings.csv` has all." in page
+    assert len(table.splitlines()) == 1 + len(made)
+    assert "At most" not in next(written(made[:8]))
 
 
 def test_kept_files_are_small():

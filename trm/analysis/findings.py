@@ -127,9 +127,9 @@ class Finding:
                 f"{name} is {size} {way} with {self.subject} than with {_short(self.against, self.subject)}"
             )
         if self.excluded is None:
-            alone = "one pair of seeds" if self.pairs < 2 else f"{self.pairs} equal differences"
+            alone = "one pair of seeds gives" if self.pairs < 2 else f"{self.pairs} equal differences give"
             text = f"{name} differs by {self.amount} between {self.against} and {self.subject}"
-            return f"{text}; {alone} give no interval"
+            return f"{text}; {alone} no interval"
         most = changed(self.metric, self.excluded, sign=False)
         return f"{name} with {self.subject} is within {most} of that with {self.against}; no difference is established"
 

@@ -79,6 +79,7 @@ def curves(
     rows = rows.assign(_budget=_nearest(rows[equal].to_numpy(float), list(colours)), _y=values)
     point = rows.groupby([name for name in SAME if name in rows], dropna=False).ngroup()
     means = stats.pooled_log_intervals(values, point.to_numpy())
+    ends: list[tuple[float, float, str, Any]] = []
     for item in group.get("optima", []):
         budget, colour = item["second"], colours[item["second"]]
         for number, here in rows[rows["_budget"] == budget].groupby(point):
@@ -92,14 +93,14 @@ def curves(
         height = np.exp(np.polyval(item["parabola"], np.log(width)))
         axes.plot(width, height, color=colour, linewidth=1.2, zorder=3)
         diamond(axes, item["x"], item["best"], "black", hollow=item["edge"], markersize=5.5)
-        style = {"color": colour, "va": "center", "fontweight": "bold"}
-        common.note(axes, _named(equal, budget), (width[-1], height[-1]), (4, 0), **style)
+        ends.append((width[-1], height[-1], _named(equal, budget), colour))
     common.axis_scale(axes, "x", label(spec.best), rows[spec.best], log=True)
     common.error_scale(
         axes, spec.y, float(min(m.value for m in means.values())), float(max(m.value for m in means.values()))
     )
-    if colours:
-        common.make_room(axes, [_named(equal, value) for value in colours])
+    if ends:
+        common.make_room(axes, [name for *_, name, _ in ends])
+        _name_ends(axes, ends)
     return rows.drop(columns=["_budget", "_y"])
 
 
@@ -107,6 +108,25 @@ def _named(equal: str, value: float) -> str:
     """`320G`, `Nsup 4`: what the runs of a curve have in common."""
     symbol, text = noun(equal).rsplit(" ", 1)[-1], compact(float(f"{value:.2g}"))
     return f"{symbol} {text}" if symbol in SYMBOLS else text
+
+
+def _name_ends(axes: Axes, ends: list[tuple[float, float, str, Any]]) -> None:
+    """Names right of the ends of curves (x, y, name, colour), lowered where they would lie on another."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    figure, grid = axes.get_figure(root=True), axes.get_gridspec()
+    assert figure is not None
+    assert grid is not None
+    step = 1.25 * common.SMALL / 72 / (0.68 * figure.get_figheight() / grid.nrows) * np.log(high / low)
+    letter = 0.7 * common.SMALL / 72 / common.panel_width(axes) * np.log(right / left)
+    placed: list[tuple[float, float, float]] = []
+    for x, y, name, colour in sorted(ends, key=lambda end: -end[1]):
+        begin, end, at = np.log(x), np.log(x) + letter * len(name), np.log(y)
+        for other, until, height in placed:
+            if begin < until and other < end and abs(height - at) < step:
+                at = height - step
+        placed.append((begin, end, at))
+        style = {"color": colour, "va": "center", "fontweight": "bold"}
+        common.note(axes, name, (x, float(np.exp(at))), (4, 0), **style)
 
 
 def _nearest(cost: np.ndarray, budgets: list[float]) -> np.ndarray:

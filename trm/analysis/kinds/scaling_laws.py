@@ -93,8 +93,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         figure,
         pd.concat(rows),
         title="Scaling laws",
-        caption="Diamonds: lowest point of the curve fitted to a budget. Hollow marks are not in a fit: dotted lines and "
-        "pale bars predict them.",
+        caption="Diamonds: lowest point of the curve fitted to a budget. Hollow marks are not in a fit: dotted lines "
+        "and pale bars predict them.",
         findings=[finding for drawn in shown for finding in drawn.findings],
     )
 

@@ -20,8 +20,8 @@ HERE = Path(__file__).parent
 BADGES = {"supported": "established", "undecided": "open"}
 """Verdict of a finding -> the word of its badge; `supported` is a word for hypotheses."""
 TERMS = (
-    "A supervision step is one call of the model, which improves its last answer. Nsup: the most supervision steps that a "
-    "puzzle gets in training. d: the width of the model. Attempt: a new start at the same puzzle, which is rearranged or "
+    "A supervision step is one call of the model, which improves its last answer. Nsup: the most supervision steps of "
+    "a puzzle in training. d: the width of the model. Attempt: a new start at the same puzzle, which is rearranged or "
     "relabelled (symmetry) or whose states are disturbed (noise)."
 )
 """What the words of the first screen mean."""
