@@ -7,7 +7,7 @@ def test_they_are_drawn(drawn: Drawn) -> None:
     drawing = drawn("inference", kind="frontier")
     found = {item.subject: item for item in drawing.findings}
     assert len(found) >= 6  # five policies and the law of more supervision steps
-    assert not found["any restart right (oracle)"].counts
+    assert not found["any attempt right"].counts
     assert "the best restart by halt logit" in drawing.answer
 
 
