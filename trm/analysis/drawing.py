@@ -165,10 +165,11 @@ def stack(figure: Canvas) -> bool:
         axes.tick_params(labelleft=True)
     for found in list(figure.legends):  # a legend does not rearrange its entries itself
         found.remove()
-        columns = max(1, getattr(found, "_ncols", 1) // 2)
-        for handle, text in zip(found.legend_handles, found.get_texts(), strict=True):
+        fewer = max(1, getattr(found, "_ncols", 1) // 2)
+        entries = [handle for handle in found.legend_handles if handle is not None]
+        for handle, text in zip(entries, found.get_texts(), strict=True):
             handle.set_label(text.get_text())
-        legend(figure, found.legend_handles, columns, found.get_title().get_text())
+        legend(figure, entries, fewer, found.get_title().get_text())
     figure.set_figwidth(ONE)
     settle(figure, height)
     return True

@@ -86,7 +86,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         shown.append(drawn)
     _one_scale(cells, list(np.ravel(axes)))
     common.aligned_headings(headings)
-    common.legend(figure, _marks([cell[0].show for cell in cells], axes), 5 if len(cells) > 1 else 2)
+    common.legend(
+        figure, _marks(np.ravel(axes)[0], [cell[0].show for cell in cells]), 5 if len(cells) > 1 else 2
+    )
     # panels without anything to draw say why; runs that solve nothing must not end the study
     rows = [rows for drawn in shown for rows in drawn.rows] or [table.rows for table in tables]
     return common.Drawing(
@@ -99,9 +101,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     )
 
 
-def _marks(shown: Sequence[str], axes: Sequence[Axes]) -> list[Any]:
+def _marks(first: Axes, shown: Sequence[str]) -> list[Any]:
     """The legend of the marks that panels of these kinds have."""
-    first, style = np.ravel(axes)[0], {"color": "black", "linestyle": "none"}
+    style: dict[str, Any] = {"color": "black", "linestyle": "none"}
     optima = set(shown) & {"curves", "loss", "best"}
     names: list[tuple[str, dict[str, Any]]] = []
     if optima:
