@@ -100,7 +100,7 @@ def curves(
     )
     if ends:
         common.make_room(axes, [name for *_, name, _ in ends])
-        _name_ends(axes, ends)
+        _name_ends(axes, ends, [(item["x"], item["best"]) for item in group["optima"]])
     return rows.drop(columns=["_budget", "_y"])
 
 
@@ -110,20 +110,22 @@ def _named(equal: str, value: float) -> str:
     return f"{symbol} {text}" if symbol in SYMBOLS else text
 
 
-def _name_ends(axes: Axes, ends: list[tuple[float, float, str, Any]]) -> None:
-    """Names right of the ends of curves (x, y, name, colour), lowered where they would lie on another."""
+def _name_ends(
+    axes: Axes, ends: list[tuple[float, float, str, Any]], optima: list[tuple[float, float]]
+) -> None:
+    """Names right of the ends of curves (x, y, name, colour), shifted where they would lie on a name or a diamond."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     figure, grid = axes.get_figure(root=True), axes.get_gridspec()
     assert figure is not None
     assert grid is not None
     step = 1.25 * common.SMALL / 72 / (0.68 * figure.get_figheight() / grid.nrows) * np.log(high / low)
     letter = 0.7 * common.SMALL / 72 / common.panel_width(axes) * np.log(right / left)
-    placed: list[tuple[float, float, float]] = []
+    placed = [(np.log(x) - letter, np.log(x) + letter, np.log(y)) for x, y in optima]
     for x, y, name, colour in sorted(ends, key=lambda end: -end[1]):
         begin, end, at = np.log(x), np.log(x) + letter * len(name), np.log(y)
-        for other, until, height in placed:
-            if begin < until and other < end and abs(height - at) < step:
-                at = height - step
+        beside = [height for other, until, height in placed if begin < until and other < end]
+        shifts = sorted(np.arange(-4, 4.5, 0.25), key=abs)
+        at += step * next((n for n in shifts if all(abs(h - at - n * step) >= step for h in beside)), 0)
         placed.append((begin, end, at))
         style = {"color": colour, "va": "center", "fontweight": "bold"}
         common.note(axes, name, (x, float(np.exp(at))), (4, 0), **style)
