@@ -86,9 +86,9 @@ WIDTH = "isoflop_laptop finding figure=isoflop_laptop kind=optimum metric=model.
 def test_a_quote_in_prose_is_a_link_to_its_evidence():
     text = f'Width grows as [?][=width], [?][=side].\n\n[=width]: a.md "{WIDTH}"\n[=side]: a.md "{WIDTH} verdict"\n'
     shown = quoted(text, KEPT)
-    assert shown.startswith("Width grows as [0.54 [0.46, 0.74]][=width], [supported][=side].")
+    assert shown.startswith("Width grows as [0.52 [0.39, 0.65]][=width], [supported][=side].")
     assert quoted(shown, KEPT) == shown  # the interval's brackets lie within the link's
-    assert quoted(f"| <!--= {WIDTH} bare -->?<!--.--> |", KEPT) == f"| <!--= {WIDTH} bare -->0.54<!--.--> |"
+    assert quoted(f"| <!--= {WIDTH} bare -->?<!--.--> |", KEPT) == f"| <!--= {WIDTH} bare -->0.52<!--.--> |"
     assert quoted("    [1][=code]\n", KEPT) == "    [1][=code]\n"
     assert "read after 32 test steps." in quoted(f"| <!--= {WIDTH} text -->?<!--.--> |", KEPT)
 
