@@ -7,12 +7,13 @@ from snakemake.utils import min_version
 min_version("9.20")
 
 from trm.errors import UserError
+from trm.launch.controller import refuse
 from trm.launch.jobs import open_jobs
 
 try:
     study, controller = open_jobs(config, storage, workflow)
 except UserError as error:
-    raise WorkflowError(str(error)) from None
+    refuse(error)
 
 if study.file.prefix:
 

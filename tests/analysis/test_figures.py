@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from tests.analysis.conftest import figure, saved
 from trm.analysis.drawing import stack, styled
 from trm.analysis.kinds import KINDS, draw
-from trm.analysis.kinds.common import BinaryLocator, canvas, colours, nice, panels
+from trm.analysis.kinds.common import BinaryLocator, canvas, colours, entry, legend, nice, panels
 from trm.analysis.scales import fitting, round_values
 from trm.analysis.tables import Table
 from trm.analysis.traces import puzzles
@@ -82,6 +82,18 @@ def test_many_small_panels_stay_beside_one_another_on_a_narrow_screen() -> None:
     order = [(-round(box.y0, 3), round(box.x0, 3)) for box in boxes]
     assert order == sorted(order)  # puzzle after puzzle, step after step
     assert not any(one.overlaps(two) for i, one in enumerate(boxes) for two in boxes[:i])
+
+
+def test_a_legend_fits_a_narrow_screen() -> None:
+    with styled():
+        drawn, axes = panels(2, 2.0)
+        legend(drawn, [entry(axes[0], f"a name of some length, {i}", marker="o") for i in range(4)], 4)
+        assert stack(drawn)
+        drawn.canvas.draw()
+    (found,) = drawn.legends
+    box = found.get_window_extent()
+    assert [text.get_text()[-1] for text in found.get_texts()] == ["0", "1", "2", "3"]
+    assert 0 <= box.x0 < box.x1 <= drawn.bbox.width
 
 
 def test_dollar_signs_of_a_study_are_text(tables: dict[str, Table], tmp_path: Path) -> None:

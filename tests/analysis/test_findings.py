@@ -34,7 +34,7 @@ OUT = {"value": 0.1, "interval": (0.08, 0.12), "ends": (0.11, 0.1)}
             difference("undecided", 0.01),
             "Exact accuracy with B is within 4.0 points of that with A; no difference is established.",
         ),
-        (difference("undecided", interval=None, pairs=1), "; one pair of seeds give no interval."),
+        (difference("undecided", interval=None, pairs=1), "; one pair of seeds gives no interval."),
         (difference("undecided", interval=None), "; 3 equal differences give no interval."),
         (difference("undecided", interval=None, pairs=0), "No seed is shared by B and A."),
         (

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ def test_quoted_numbers_are_those_of_the_tables(page):
     assert quoted(text, KEPT) == text
 
 
+@pytest.mark.parametrize(
+    "page", ["README.md", "CHANGELOG.md", "docs/results.md", "docs/limitations.md", "docs/results/*/note.md"]
+)
+def test_what_a_fit_gives_is_quoted_and_never_typed(page):
+    """docs/predictions.md alone keeps outcomes as they were on their day."""
+    for path in KEPT.parents[1].glob(page):
+        prose = re.sub("```.*?```", "", path.read_text(), flags=re.DOTALL)
+        assert typed(prose) == [], f"{path}: quote these intervals from their table"
+
+
 def test_a_note_states_no_result_of_its_own():
     for path in KEPT.rglob("note.md"):
         for paragraph in re.sub("<!--= .*?<!--.-->", "", path.read_text(), flags=re.DOTALL).split("\n\n"):
@@ -75,9 +86,9 @@ WIDTH = "isoflop_laptop finding figure=isoflop_laptop kind=optimum metric=model.
 def test_a_quote_in_prose_is_a_link_to_its_evidence():
     text = f'Width grows as [?][=width], [?][=side].\n\n[=width]: a.md "{WIDTH}"\n[=side]: a.md "{WIDTH} verdict"\n'
     shown = quoted(text, KEPT)
-    assert shown.startswith("Width grows as [0.54 [0.46, 0.74]][=width], [supported][=side].")
+    assert shown.startswith("Width grows as [0.52 [0.39, 0.65]][=width], [supported][=side].")
     assert quoted(shown, KEPT) == shown  # the interval's brackets lie within the link's
-    assert quoted(f"| <!--= {WIDTH} bare -->?<!--.--> |", KEPT) == f"| <!--= {WIDTH} bare -->0.54<!--.--> |"
+    assert quoted(f"| <!--= {WIDTH} bare -->?<!--.--> |", KEPT) == f"| <!--= {WIDTH} bare -->0.52<!--.--> |"
     assert quoted("    [1][=code]\n", KEPT) == "    [1][=code]\n"
     assert "read after 32 test steps." in quoted(f"| <!--= {WIDTH} text -->?<!--.--> |", KEPT)
 
@@ -102,6 +113,34 @@ def test_typed_intervals_and_comments_that_begin_a_line_are_found():
     text = f"It is [0.5 [0.4, 0.6]][=a] and 0.7 [0.6, −0.8].\n<!--= {WIDTH} -->0.52 [0.47, 0.57]<!--.-->\n"
     assert typed(text) == ["[0.6, −0.8]"]
     assert [line[:9] for line in misplaced(text)] == ["<!--= iso"]
+
+
+def test_a_page_shows_the_established_findings_of_a_figure_first_and_at_most_eight(tmp_path):
+    kept = tmp_path / "docs/results"
+    shutil.copytree(KEPT / "baseline_laptop", kept / "baseline_laptop")
+    (tmp_path / "README.md").touch()
+    made = [
+        {"verdict": verdict, "text": f"{verdict} {number}.", "value": number}
+        for number in range(5)
+        for verdict in ("undecided", "supported")
+    ]
+
+    def written(findings):
+        names = json.loads((kept / "baseline_laptop/figures.json").read_text())
+        drawn = {name: {"title": "", "answer": "", "findings": []} for name in names}
+        drawn["baseline_laptop"]["findings"] = findings
+        found = texts(kept, drawn)
+        return (found[kept / "baseline_laptop" / name] for name in ("README.md", "findings.csv"))
+
+    page, table = written(made)
+    shown = re.findall(r"^\| (undecided|supported) \| \1 (\d)\. \|$", page, re.MULTILINE)
+    assert shown == [
+        *(("supported", str(at)) for at in range(5)),
+        *(("undecided", str(at)) for at in range(3)),
+    ]
+    assert "At most 8 findings a figure are shown; `findings.csv` has all." in page
+    assert len(table.splitlines()) == 1 + len(made)
+    assert "At most" not in next(written(made[:8]))
 
 
 def test_kept_files_are_small():

@@ -128,7 +128,7 @@ def test_extends_shares_words_and_figures_and_never_a_grid(study, study_file):
     assert (width.definition.hypothesis, width.definition.expects) == ("It does not.", [])
     assert not width.definition.figures
     own["experiments"]["depth"] = {"grid": {}}
-    with pytest.raises(UserError, match=r"laptop.yaml: experiments.depth.question: is required"):
+    with pytest.raises(UserError, match=r"laptop.yaml:15: experiments.depth.question: is required"):
         load()
     with pytest.raises(UserError, match=r"extends .*laptop.yaml, which extends another study"):
         load("third.yaml", extends="laptop.yaml")

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.gridspec import GridSpec
 
 from trm.analysis.findings import main, strength, told
-from trm.analysis.kinds.common import MISSING, ONE, SMALL, Drawing, heading, plain, settle
+from trm.analysis.kinds.common import MISSING, ONE, SMALL, Drawing, heading, legend, plain, settle
 from trm.analysis.specs import Figure
 from trm.analysis.tables import Table
 from trm.analysis.words import count, listed
@@ -163,8 +163,13 @@ def stack(figure: Canvas) -> bool:
         row, column = ranks[0][spot.rowspan.start], ranks[1][spot.colspan.start]
         axes.set_subplotspec(grid[row * lines + column // beside, column % beside])
         axes.tick_params(labelleft=True)
-    for found in figure.legends:
-        found.set_ncols(max(1, getattr(found, "_ncols", 1) // 2))
+    for found in list(figure.legends):  # a legend does not rearrange its entries itself
+        found.remove()
+        fewer = max(1, getattr(found, "_ncols", 1) // 2)
+        entries = [handle for handle in found.legend_handles if handle is not None]
+        for handle, text in zip(entries, found.get_texts(), strict=True):
+            handle.set_label(text.get_text())
+        legend(figure, entries, fewer, found.get_title().get_text())
     figure.set_figwidth(ONE)
     settle(figure, height)
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -92,7 +93,9 @@ class Finding:
     def text(self) -> str:
         """One sentence, by the template of its kind."""
         clause = getattr(self, f"_{self.kind}")()
-        where = f"{'with' if self.place[:1] == '“' else 'at'} {self.place}, " if self.place else ""
+        where = (
+            f"{'with' if self.place.startswith(('“', 'any')) else 'at'} {self.place}, " if self.place else ""
+        )
         return sentence((where if self.kind != "interaction" else "") + clause) + "."
 
     @property
@@ -120,11 +123,13 @@ class Finding:
                 changed(self.metric, abs(self.value), bounds, sign=False),
                 "higher" if self.sign > 0 else "lower",
             )
-            return f"{name} is {size} {way} with {self.subject} than with {self.against}"
+            return (
+                f"{name} is {size} {way} with {self.subject} than with {_short(self.against, self.subject)}"
+            )
         if self.excluded is None:
-            alone = "one pair of seeds" if self.pairs < 2 else f"{self.pairs} equal differences"
+            alone = "one pair of seeds gives" if self.pairs < 2 else f"{self.pairs} equal differences give"
             text = f"{name} differs by {self.amount} between {self.against} and {self.subject}"
-            return f"{text}; {alone} give no interval"
+            return f"{text}; {alone} no interval"
         most = changed(self.metric, self.excluded, sign=False)
         return f"{name} with {self.subject} is within {most} of that with {self.against}; no difference is established"
 
@@ -188,6 +193,13 @@ class Finding:
     @property
     def _where(self) -> str:
         return f" {self.against}" if self.against else ""
+
+
+def _short(against: str, subject: str) -> str:
+    """`1` for `1 supervision step` beside `32 supervision steps`."""
+    (one, _, what), (many, _, whats) = (text.partition(" ") for text in (against, subject))
+    alike = re.sub(r"s\b", "", what) == re.sub(r"s\b", "", whats)
+    return one if alike and what and (one + many).replace(",", "").isdigit() else against
 
 
 def _plural(name: str) -> bool:

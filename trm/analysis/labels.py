@@ -149,7 +149,8 @@ FOUND: dict[str, Label] = {
 """Quantities that figures find out."""
 
 GRAMMAR = (
-    "Filled: in the fit. Hollow: predicted or left out. Bars and bands: 95 % intervals. Dotted: prediction."
+    "Filled: in the fit. Hollow: predicted, left out or, of a difference, not significant. Bars and bands: 95 % "
+    "intervals. Dotted: prediction."
 )
 """How to read every figure; printed once in the report."""
 

@@ -143,7 +143,9 @@ def check_keys(rest: Iterable[str], variables: Iterable[str]) -> None:
     known = sorted({*Settings.model_fields, *variables})
     for key in rest:
         if key not in known:
-            raise UserError(f"--config {key}: unknown key{nearest(key, known)}; there are {', '.join(known)}")
+            raise UserError(
+                f"--config {key}: unknown key{nearest(key, known)}; config/README.md lists all keys"
+            )
 
 
 def parse_overrides(value: Any) -> dict[str, Any]:

@@ -15,12 +15,15 @@ from trm.study.fingerprint import canonical_json, run_name
 from trm.study.input_files import fill_variables, with_checksums
 from trm.study.merge import LENGTHS, Flat, check_key, flatten, merge_layers, nearest, resolve, section
 from trm.study.points import Point, ResolvedExperiment, Run, Study
-from trm.study.reading import NO_FORMULA, error_sentence, read_with_lines
+from trm.study.reading import NO_FORMULA, error_sentence, first_error, read_with_lines
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 from trm.study.text import count
 
 MOST_RUNS = 20_000
 """A larger study is refused before its runs are resolved: it is a mistake, or needs another tool."""
+
+Places = dict[tuple[str, ...], str]
+"""`FILE:LINE` of the keys of a study, by their path."""
 
 
 def load_study(
@@ -59,10 +62,10 @@ def read_study(path: str | Path) -> tuple[StudyFile, dict[tuple[str, ...], str]]
         parent, theirs = _mapping(source)
         if "extends" in parent:
             raise UserError(f"{path}: extends {source}, which extends another study: name that one")
-        _typed_file(parent, source)
+        _typed_file(parent, source, theirs)
         inherit(document, parent)
         places = {keys: place for keys, place in theirs.items() if keys[-1] in SHARED} | places
-    return _dotted(_typed_file(document, path), path), places
+    return _dotted(_typed_file(document, path, places), path, places), places
 
 
 def _mapping(path: str | Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
@@ -76,18 +79,21 @@ def _mapping(path: str | Path) -> tuple[dict[str, Any], dict[tuple[str, ...], st
     return document, {keys: f"{path}:{line}" for keys, line in lines.items()}
 
 
-def _typed_file(document: dict[str, Any], path: str | Path) -> StudyFile:
+def _typed_file(document: dict[str, Any], path: str | Path, places: Places) -> StudyFile:
     try:
         return StudyFile.model_validate(document)
     except ValidationError as error:
-        raise UserError(f"{path}: {error_sentence(error, StudyFile)}") from error
+        keys = tuple(str(part) for part in first_error(error)["loc"])
+        place = next((places[keys[:end]] for end in range(len(keys), 0, -1) if keys[:end] in places), path)
+        raise UserError(f"{place}: {error_sentence(error, StudyFile)}") from error
 
 
-def _dotted(file: StudyFile, path: str | Path) -> StudyFile:
+def _dotted(file: StudyFile, path: str | Path, places: Places) -> StudyFile:
     """The file with all settings as dotted keys, which are known ones; an experiment's `evaluation` is in its `set`."""
     experiments = {}
     for name, experiment in file.experiments.items():
-        where = f"{path}: experiment {name}"
+        line = places.get(("experiments", name, "grid")) or places.get(("experiments", name)) or path
+        where = f"{line}: experiment {name}"
         grids = [_dotted_grid(grid, f"{where}: grid") for grid in experiment.grid]
         evaluation = flatten({"evaluation": experiment.evaluation}, f"{where}: evaluation")
         own = {"set": flatten(experiment.set, where) | evaluation, "evaluation": {}, "grid": grids}
@@ -171,7 +177,7 @@ def _runtime(scale: Scale, changes: dict[str, Any], where: str) -> RuntimeConfig
 def _resolve_experiment(
     study: Study, name: str, forced: Flat, variables: dict[str, Any]
 ) -> ResolvedExperiment:
-    experiment, where = study.file.experiments[name], f"{study.path}: experiment {name}"
+    experiment, where = study.file.experiments[name], f"{study.place(name, 'grid')}: experiment {name}"
     resolved = ResolvedExperiment(name, experiment, study.place(name, "grid"), study.place(name, "figures"))
     common, unset = fill_variables(merge_layers(study.file.base, experiment.set), variables)
     if unset:

@@ -164,11 +164,16 @@ _BOUNDS = {
 }
 
 
+def first_error(error: ValidationError) -> Any:
+    """The error that a message names: a misspelt key is why another one is missing."""
+    errors = error.errors()
+    return next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
+
+
 def error_sentence(error: ValidationError, model: Any) -> str:
     """The first validation error as one sentence with the nearest valid key. `model`: the model that was validated, to
     suggest a key for a misspelt one; None if there are several."""
-    errors = error.errors()  # a misspelt key is why another one is missing
-    first = next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
+    first = first_error(error)
     # parts with brackets name alternatives of a union, not keys
     place = ".".join(str(part) for part in first["loc"] if "[" not in str(part)) or "value"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
@@ -198,7 +203,8 @@ def _expectation(first: Any) -> str:
         return f"must be {context['expected']}, not {first['input']!r}"
     expected = _KINDS.get(kind.removesuffix("_parsing").removesuffix("_type").removesuffix("_from_float"))
     if expected:
-        return f"must be {expected}, not {first['input']!r}"
+        comma = re.fullmatch(r"[\d.]+( +[\d.]+)+", str(first["input"]))
+        return f"must be {expected}, not {first['input']!r}" + "; is a comma missing?" * bool(comma)
     message = first["msg"].removeprefix("Value error, ")
     given = "" if kind == "value_error" else f", not {first['input']!r}"
     return f"{message[0].lower()}{message[1:]}{given}"

@@ -143,8 +143,11 @@ def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]
         config = config.model_copy(update={"sha256": tuple(source_manifest["identity"].get("sha256", ()))})
     wanted = canonical_json(source_identity(config))
     if canonical_json(source_manifest["identity"]) != wanted:
+        own, asked = source_manifest["identity"], source_identity(config)
+        key = next(key for key in sorted({*own, *asked}) if own.get(key) != asked.get(key))
         raise UserError(
-            f"{source} was built from {canonical_json(source_manifest['identity'])}, not {wanted}"
+            f"{source} was built with {key} {own.get(key)}, but the configuration has {asked.get(key)}: build the "
+            "source again, or name another one"
         )
     identity = dataset_identity(config)
     splits = split(pool, config, str(source))

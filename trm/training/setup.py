@@ -30,7 +30,8 @@ def check_placement(config: RunConfig, backend: Backend) -> None:
         )
     if wanted.average == "first" and backend.name == "xla":
         raise UserError(
-            "placement.average=first is not possible under SPMD, where all devices share one moving average"
+            "placement.average=first is not possible on XLA, where all devices share one moving average: set it to "
+            "every"
         )
     if (config.training.start_noise or config.training.step_noise) and backend.name != "cpu":
         raise UserError(

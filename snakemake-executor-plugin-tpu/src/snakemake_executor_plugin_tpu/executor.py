@@ -112,7 +112,10 @@ class Executor(RemoteExecutor):
         for flag, values in (("--target-jobs", targets), ("--unneeded-temp-files", unneeded)):
             risky = format_cli_arg(flag, values, skip=not values)
             if risky not in arguments:
-                raise WorkflowError(f"This Snakemake passes {flag} in an unknown way: {arguments[:200]}")
+                raise WorkflowError(
+                    f"This Snakemake passes {flag} in an unknown way: install the version that the plugin names. "
+                    f"It passes: {arguments[:200]}"
+                )
             if risky:
                 arguments = arguments.replace(risky, shlex.join([flag, *map(str, values)]), 1)
         return arguments
@@ -148,7 +151,10 @@ class Executor(RemoteExecutor):
         command = self.format_job_exec(job)
         module = f"{PYTHON} -m snakemake "
         if module not in command:
-            raise WorkflowError(f"This version of Snakemake starts jobs in an unknown way: {command[:200]}")
+            raise WorkflowError(
+                "This version of Snakemake starts jobs in an unknown way: install the version that the plugin names. "
+                f"It starts: {command[:200]}"
+            )
         resources, minutes = job.resources, self.settings.stall
         forwarded = {
             name: os.environ[name] for name in self.settings.forward_env.split() if name in os.environ

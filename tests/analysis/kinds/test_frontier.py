@@ -7,8 +7,8 @@ def test_they_are_drawn(drawn: Drawn) -> None:
     drawing = drawn("inference", kind="frontier")
     found = {item.subject: item for item in drawing.findings}
     assert len(found) >= 6  # five policies and the law of more supervision steps
-    assert not found["any restart right (oracle)"].counts
-    assert "the best restart by halt logit" in drawing.answer
+    assert not found["any attempt right"].counts
+    assert "the best attempt by halt logit" in drawing.answer
 
 
 def test_unlike_grid_points_are_never_averaged(drawn: Drawn) -> None:

@@ -18,7 +18,7 @@ def gain_of(place: str = "", **seeds: tuple[float, ...]) -> Any:
 def test_a_gain_is_claimed_only_if_established() -> None:
     found = gain_of(s1=(0.04, 0.05, 0.06), s8=(0.9, 0.91, 0.89), s32=(0.88, 0.89, 0.87))
     assert found.text.startswith("Exact accuracy is 85.0 ")
-    assert found.text.endswith("higher with 8 supervision steps than with 1 supervision step.")
+    assert found.text.endswith("higher with 8 supervision steps than with 1.")
     assert gain_of(s1=(0.9, 0.91, 0.89), s8=(0.5, 0.52, 0.49)).sign == -1
     equal = gain_of(s1=(0.9, 0.91, 0.89), s8=(0.5, 0.51, 0.49))
     assert "3 equal differences give no interval" in equal.text

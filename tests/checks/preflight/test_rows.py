@@ -86,7 +86,7 @@ RED = {
     "memory": ({"memory_gib": 1e6}, "1e+06 are required"),
     "disk": ({"disk_gib": 1e9}, "GiB free, but 1e+09 are required"),
     "clock": ({"clock": lambda: 1e9}, "behind the modification time of this program"),
-    "training": ({"learning_rate": 1e-9}, "it must fall to 90 %"),
+    "training": ({"learning_rate": 1e-9}, "A fall by at least 10 % is expected"),
 }
 
 

@@ -69,8 +69,11 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             mean = mean.clipped(-1.0, 1.0) if label(spec.y).percent else mean
             mark: dict[str, Any] = {"summary": mean, "hollow": not change.sign, "sideways": True}
             common.seed_marks(axes[0, 1], at, [mean.value], shades[hue], **mark)
-    common.note(axes[0, 1], "baseline", (0, values.index(baseline) - 0.31), (-3, 1), ha="right")
     _dress(axes[0], spec, extra, values, rows)
+    low, high = axes[0, 1].get_xlim()
+    side = "left" if -low < 0.35 * (high - low) else "right"  # where there is room
+    spot = (0, values.index(baseline) - 0.31)
+    common.note(axes[0, 1], "baseline", spot, (3 if side == "left" else -3, 1), ha=side)
     common.hue_legend(figure, spec.hue, shades, marker="o")
     raw = [stats.paired(*pair) for pair in pairs.values()]
     detectable = stats.detectable(raw)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import TARGETS, Label, label
 from trm.analysis.laws import findings_of_fit, supported
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Figure, FitSpec
-from trm.analysis.words import number, value_name
+from trm.analysis.words import noun, number, sentence, value_name
 
 X = "training.batch_size"
 PRICES = {
@@ -20,11 +21,14 @@ PRICES = {
 
 
 class Spec(Figure):
-    """Four panels: steps, puzzles and FLOPs to the targets, and throughput."""
+    """Four panels: steps, puzzles and FLOPs to the targets, and throughput; without the first three, accuracy."""
 
     kind: Literal["batch"] = "batch"
     reads: ClassVar[tuple[str, ...]] = ("curves",)
-    reading: ClassVar[str] = "the critical batch is where the curve leaves the line of perfect scaling"
+    reading: ClassVar[str] = (
+        "what a target costs at each batch size: the critical batch is where the curve leaves the line of perfect "
+        "scaling; accuracy instead, if no run reaches a target"
+    )
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
         law = FitSpec(experiments=(experiment,), form="critical_batch", x=X, where=self.where)
@@ -52,6 +56,16 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     wanted = [common.fit_of(fits, item) for item in spec.fits(table.experiment)]
     hue = table.implied_hue(spec.where, X)
     parts = common.groups(rows, hue)
+    texts = [reached(target, part) for part in parts.values() for target in TARGETS]
+    if not rows[[f"steps_to_{target}" for target in TARGETS]].notna().any(axis=None):
+        return common.Drawing(
+            _without_targets(rows, hue, parts),
+            rows,
+            title="Batch size",
+            caption="No run reached a target. Seeds faint, means strong.",
+            findings=[finding for fit in wanted for finding in findings_of_fit(fit)],
+            remarks=" ".join(filter(None, texts)),
+        )
     figure, grid = common.canvas(common.TWO, 5.0, 2, 2)
     axes = grid.ravel()
     handles: list[Any] = []
@@ -78,7 +92,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         _scales(axis, rows, text, means.to_numpy(float).ravel())
     common.heading(axes[3], "Throughput")
     _scales(axes[3], rows, label("rows_per_second"), rows["rows_per_second"].to_numpy(float))
-    texts = [reached(target, part) for part in parts.values() for target in TARGETS]
     measured = "measured between micro-batches in the last half of training"
     texts += [f"The gradient noise scale is about {number(scale, 2)} puzzles ({measured})."] if scale else []
     return common.Drawing(
@@ -92,6 +105,22 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         findings=[finding for fit in wanted for finding in findings_of_fit(fit)],
         remarks=" ".join(filter(None, texts)),
     )
+
+
+def _without_targets(rows: pd.DataFrame, hue: str | None, parts: Mapping[Any, pd.DataFrame]) -> Any:
+    """Accuracy and throughput, where no price of a target is known."""
+    figure, axes = common.panels(2, 2.6)
+    shades = common.colours(list(parts))
+    for axis, column in zip(axes, ("exact_accuracy", "rows_per_second")):
+        common.heading(axis, sentence(noun(column)))
+        for index, (value, part) in enumerate(parts.items()):
+            for size, here in stats.by_number(part[part[column].notna()], X):
+                mean = common.mean_of(here[column], column, float(here["puzzles"].iloc[0]))
+                style: dict[str, Any] = {"seeds_at": 0.95 * size, "summary": mean}
+                common.seed_marks(axis, size, here[column], shades[value], common.MARKERS[index % 8], **style)
+        _scales(axis, rows, label(column), rows[column].to_numpy(float))
+    common.hue_legend(figure, hue, shades)
+    return figure
 
 
 def _scales(axes: Axes, rows: pd.DataFrame, text: Label, values: np.ndarray) -> None:

@@ -20,8 +20,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 from trm.analysis import stats
 from trm.analysis.findings import Finding
 from trm.analysis.labels import Label, label
-from trm.analysis.scales import BinaryLocator, fitting, panel_width, round_values, shown
+from trm.analysis.scales import BinaryLocator, fitting, round_values, shown
 from trm.analysis.scales import nice as nice
+from trm.analysis.scales import panel_width as panel_width
 from trm.analysis.specs import FitSpec
 from trm.analysis.stats import Mean
 from trm.analysis.tables import Table
@@ -288,15 +289,21 @@ def end_names(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> None
     figure, grid = axes.get_figure(root=True), axes.get_gridspec()
     assert figure is not None
     assert grid is not None
-    (low, high), (left, right) = axes.get_ylim(), axes.get_xlim()
+    low, high = axes.get_ylim()
     step = 1.3 * SMALL / 72 / (0.6 * figure.get_figheight() / grid.nrows) * (high - low)
     at = high + 0.3 * step
     for x, y, name, colour in sorted(ends, key=lambda end: -end[1]):
         at = min(at - step, y)
         note(axes, name, (x, at), (7, 0), color=colour, va="center", fontweight="bold")
-    longest = max(len(line) for *_, name, _ in ends for line in name.split("\n"))
-    room = min(0.42, 0.62 * SMALL * longest / 72 / panel_width(axes))
-    axes.set_xlim(left, right * (right / left) ** (room / (1 - room)))
+    make_room(axes, [name for *_, name, _ in ends])
+
+
+def make_room(axes: Axes, names: Sequence[str]) -> None:
+    """Widen a logarithmic x axis for bold names right of what it shows."""
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    room = min(0.45, (5 + 0.62 * SMALL * longest) / 72 / panel_width(axes))
+    low, high = axes.get_xlim()
+    axes.set_xlim(low, high * (high / low) ** (room / (1 - room)))
 
 
 def inside(axes: Axes, text: str) -> None:

@@ -67,8 +67,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         figure,
         rows,
         title=sentence(name) + ("" if name.startswith("training") else " in training"),
-        caption="Thin: seeds; thick: their mean."
-        + gap * " Right: exact accuracy on training (hollow) and on test puzzles (filled).",
+        caption="Thin: seeds; thick: their mean"
+        + "; validation after Nsup steps" * spec.metric.startswith("eval/")
+        + "."
+        + gap * " Right, after the test steps: exact accuracy on training (bar) and test puzzles (dot).",
         findings=findings,
         remarks=words,
     )
@@ -144,7 +146,7 @@ def _filling(axes: Axes, table: Table, rows: pd.DataFrame) -> str:
 
 
 def _gap(axes: Axes, parts: Mapping[Any, pd.DataFrame], shades: dict[Any, str]) -> None:
-    """Training (hollow) and test (filled) accuracy of each group, joined by a line whose length is the gap."""
+    """Training (bar) and test (dot) accuracy of each group, joined by a line whose length is the gap."""
     for at, (value, part) in enumerate(parts.items()):
         trained, tested = part[["train_exact_accuracy", "exact_accuracy"]].astype(float).mean()
         style: dict[str, Any] = {"color": shades[value], "zorder": 3}
@@ -152,8 +154,8 @@ def _gap(axes: Axes, parts: Mapping[Any, pd.DataFrame], shades: dict[Any, str]) 
         if len(part) > 1:
             small = {"alpha": 0.4, "markersize": 2.6, "mew": 0, **style}
             axes.plot(part["exact_accuracy"], [at + 0.18] * len(part), "o", **small)
-        axes.plot(trained, at, "o", markerfacecolor="white", markersize=5.5, **style)
-        axes.plot(tested, at, "o", markersize=3.2, **style)
+        axes.plot(trained, at, "|", markersize=8, mew=1.6, **style)
+        axes.plot(tested, at, "o", markersize=4.2, **style)
     common.heading(axes, "Trained on and unseen")
     axes.set_yticks([])
     axes.set_ylim(len(parts) - 0.4, -0.6)
@@ -161,6 +163,6 @@ def _gap(axes: Axes, parts: Mapping[Any, pd.DataFrame], shades: dict[Any, str]) 
     if high - low < LEAST_SPAN:  # a difference within the noise must not fill the panel
         middle = min(max((low + high) / 2, LEAST_SPAN / 2), 1.02 - LEAST_SPAN / 2)
         axes.set_xlim(middle - LEAST_SPAN / 2, middle + LEAST_SPAN / 2)
-    text = Label("exact accuracy: test ●  training ○", percent=True)
+    text = Label("exact accuracy: test ●  training ❘", percent=True)
     common.axis_scale(axes, "x", text, log=False)
     axes.grid(axis="y", visible=False)

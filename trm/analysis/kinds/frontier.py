@@ -17,9 +17,9 @@ from trm.errors import UserError
 POLICIES = {
     "fixed": ("more supervision steps", "#0072B2", "o", "-"),
     "confident": ("stopping on the halt logit", "#009E73", "s", "-"),
-    "restarts": ("the best restart by halt logit", "#D55E00", "^", "-"),
-    "majority": ("majority vote over restarts", "#CC79A7", "v", "--"),
-    "oracle": ("any restart right (oracle)", "#7F7F7F", "D", "--"),
+    "restarts": ("the best attempt by halt logit", "#D55E00", "^", "-"),
+    "majority": ("majority vote over attempts", "#CC79A7", "v", "--"),
+    "oracle": ("any attempt right", "#7F7F7F", "D", "--"),
 }
 """Policy -> words, colour, mark, line."""
 RUNNABLE = ("fixed", "confident", "restarts")
@@ -31,7 +31,7 @@ class Spec(Figure):
 
     kind: Literal["frontier"] = "frontier"
     reading: ClassVar[str] = (
-        "accuracy bought by compute at test time: more steps, stopping when confident, restarts"
+        "accuracy bought by compute at test time: more steps, stopping when confident, attempts"
     )
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:

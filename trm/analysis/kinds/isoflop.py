@@ -10,7 +10,7 @@ from trm.analysis.labels import label
 from trm.analysis.laws import findings_of_fit, followed
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import SAME, Column, Figure, FitSpec, Metric
-from trm.analysis.words import compact, noun, sentence
+from trm.analysis.words import SYMBOLS, compact, noun, sentence
 
 BUDGET = "train_flops"
 """Runs within 10 % of each other share a budget."""
@@ -53,7 +53,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         figure,
         rows,
         title=f"Where compute is best spent: {best} or {'steps' if budget else noun(spec.equal)}",
-        caption=f"Each curve is a parabola through {'one training budget' if budget else 'equal ' + noun(spec.equal)}, "
+        caption=f"Each curve is a parabola through {'one budget in FLOPs' if budget else 'equal ' + noun(spec.equal)}, "
         "light to dark; diamonds are its minimum.",
         findings=findings_of_fit(fit),
         carried=group["runs"],
@@ -79,6 +79,7 @@ def curves(
     rows = rows.assign(_budget=_nearest(rows[equal].to_numpy(float), list(colours)), _y=values)
     point = rows.groupby([name for name in SAME if name in rows], dropna=False).ngroup()
     means = stats.pooled_log_intervals(values, point.to_numpy())
+    ends: list[tuple[float, float, str, Any]] = []
     for item in group.get("optima", []):
         budget, colour = item["second"], colours[item["second"]]
         for number, here in rows[rows["_budget"] == budget].groupby(point):
@@ -92,15 +93,42 @@ def curves(
         height = np.exp(np.polyval(item["parabola"], np.log(width)))
         axes.plot(width, height, color=colour, linewidth=1.2, zorder=3)
         diamond(axes, item["x"], item["best"], "black", hollow=item["edge"], markersize=5.5)
-        style = {"color": colour, "va": "center", "fontweight": "bold"}
-        common.note(axes, compact(float(f"{budget:.2g}")), (width[-1], height[-1]), (4, 0), **style)
+        ends.append((width[-1], height[-1], _named(equal, budget), colour))
     common.axis_scale(axes, "x", label(spec.best), rows[spec.best], log=True)
     common.error_scale(
         axes, spec.y, float(min(m.value for m in means.values())), float(max(m.value for m in means.values()))
     )
-    low, high = axes.get_xlim()
-    axes.set_xlim(low, high * (high / low) ** 0.14)  # room for the names of the budgets
+    if ends:
+        common.make_room(axes, [name for *_, name, _ in ends])
+        _name_ends(axes, ends, [(item["x"], item["best"]) for item in group["optima"]])
     return rows.drop(columns=["_budget", "_y"])
+
+
+def _named(equal: str, value: float) -> str:
+    """`320G`, `Nsup 4`: what the runs of a curve have in common."""
+    symbol, text = noun(equal).rsplit(" ", 1)[-1], compact(float(f"{value:.2g}"))
+    return f"{symbol} {text}" if symbol in SYMBOLS else text
+
+
+def _name_ends(
+    axes: Axes, ends: list[tuple[float, float, str, Any]], optima: list[tuple[float, float]]
+) -> None:
+    """Names right of the ends of curves (x, y, name, colour), shifted where they would lie on a name or a diamond."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    figure, grid = axes.get_figure(root=True), axes.get_gridspec()
+    assert figure is not None
+    assert grid is not None
+    step = 1.25 * common.SMALL / 72 / (0.68 * figure.get_figheight() / grid.nrows) * np.log(high / low)
+    letter = 0.7 * common.SMALL / 72 / common.panel_width(axes) * np.log(right / left)
+    placed = [(np.log(x) - letter, np.log(x) + letter, np.log(y)) for x, y in optima]
+    for x, y, name, colour in sorted(ends, key=lambda end: -end[1]):
+        begin, end, at = np.log(x), np.log(x) + letter * len(name), np.log(y)
+        beside = [height for other, until, height in placed if begin < until and other < end]
+        shifts = sorted(np.arange(-4, 4.5, 0.25), key=abs)
+        at += step * next((n for n in shifts if all(abs(h - at - n * step) >= step for h in beside)), 0)
+        placed.append((begin, end, at))
+        style = {"color": colour, "va": "center", "fontweight": "bold"}
+        common.note(axes, name, (x, float(np.exp(at))), (4, 0), **style)
 
 
 def _nearest(cost: np.ndarray, budgets: list[float]) -> np.ndarray:

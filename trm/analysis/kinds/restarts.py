@@ -186,7 +186,7 @@ def panel(axes: Axes, laws: Mapping[Any, Law], key: str | None) -> None:
         np.unique(np.concatenate([law.places for law in laws.values()])),
     )
     common.axis_scale(axes, "y", label("solved"), log=False)
-    axes.set_ylabel("Solved (%)")
+    axes.set_ylabel("Solved by any attempt (%)")
     low, high = axes.get_ylim()
     axes.set_ylim(max(0.0, low), min(1.02, high))
     last = max(law.whole for law in laws.values())

@@ -86,15 +86,36 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         shown.append(drawn)
     _one_scale(cells, list(np.ravel(axes)))
     common.aligned_headings(headings)
+    common.legend(
+        figure, _marks(np.ravel(axes)[0], [cell[0].show for cell in cells]), 5 if len(cells) > 1 else 2
+    )
     # panels without anything to draw say why; runs that solve nothing must not end the study
     rows = [rows for drawn in shown for rows in drawn.rows] or [table.rows for table in tables]
     return common.Drawing(
         figure,
         pd.concat(rows),
         title="Scaling laws",
-        caption="Diamonds: minimum of each budget's parabola. The largest budget is predicted from the others.",
+        caption="Diamonds: lowest point of the curve fitted to a budget. Hollow marks are not in a fit: dotted lines "
+        "and pale bars predict them.",
         findings=[finding for drawn in shown for finding in drawn.findings],
     )
+
+
+def _marks(first: Axes, shown: Sequence[str]) -> list[Any]:
+    """The legend of the marks that panels of these kinds have."""
+    style: dict[str, Any] = {"color": "black", "linestyle": "none"}
+    optima = set(shown) & {"curves", "loss", "best"}
+    names: list[tuple[str, dict[str, Any]]] = []
+    if optima:
+        names.append(("lowest point of a curve", style | {"marker": "D"}))
+    if set(shown) & {"loss", "best", "attempts"}:
+        mark = "D" if optima else "o"
+        names.append(("not in the fit", style | {"marker": mark, "markerfacecolor": "white"}))
+        names.append(("predicted by the fit", style | {"linestyle": ":"}))
+        names.append(("95 % interval", style | {"marker": "|", "markersize": 9}))
+    if set(shown) & {"loss", "best"}:
+        names.append(("predicted range", style | {"linestyle": "-", "linewidth": 5, "alpha": 0.22}))
+    return [common.entry(first, name, **look) for name, look in names]
 
 
 def _one_scale(cells: Sequence[Sequence[Panel]], axes: Sequence[Axes]) -> None:
@@ -120,6 +141,8 @@ def _curves(
     rows = isoflop.curves(axis, cell[0], table, fit["groups"][0])
     growth = _growth(fit, "optimum")
     wider = "Wider models" if cell[0].best == "model.d_model" else f"More {noun(cell[0].best)}"
+    corner: dict[str, Any] = {"xycoords": "axes fraction", "ha": "left", "va": "bottom", "color": "#333333"}
+    common.note(axis, "a curve for each\nbudget in FLOPs", (0.02, 0.04), **corner)
     title = (
         f"{wider} pay at larger budgets"
         if growth and growth.sign > 0
@@ -139,7 +162,11 @@ def _loss(
     law = _growth(fit, "power")
     title = "Best loss falls with compute"
     if law and law.sign:
-        title = "Best loss bends over compute" if law.against else "Best loss is a power of compute"
+        title = (
+            "Best loss falls, but follows no power law"
+            if law.against
+            else "Best loss falls as a power of compute"
+        )
         common.inside(axis, f"exponent {law.amount}" + "\nat the last budgets" * bool(law.against))
     return Shown(title, [common.rows_of(table, cell[0].where, cell[0].y, cell[0].best, isoflop.BUDGET)], [])
 
@@ -172,9 +199,9 @@ def _best(
             continue
         isoflop.growth(axis, group, "x", panel.best, isoflop.BUDGET, colour)
         law, end = _growth(fit, "optimum"), optima[-1]
-        name = panel.series or panel.experiment.replace("_", " ")
-        name += f" {estimate(law.value)}" if law and law.sign else " undecided"
-        names.append((end["second"], end["x"], common.wrap(common.plain(name), 14), colour))
+        name = common.wrap(common.plain(panel.series or panel.experiment.replace("_", " ")), 14)
+        name += f"\npower {estimate(law.value)}" if law and law.sign else "\nundecided"
+        names.append((end["second"], end["x"], name, colour))
         places += [item["second"] for item in optima]
         marks += [(item["second"], item["x"]) for item in optima]
         values += [end for item in optima for end in (item["x"], *(item["x_interval"] or ()))]
@@ -182,8 +209,8 @@ def _best(
         raise UserError(f"too few values in {cell[0].experiment} to find the best ones")
     common.axis_scale(axis, "x", label(isoflop.BUDGET), np.array(places))
     common.axis_scale(axis, "y", Label(f"best {noun(cell[0].best)}", log=True), np.array(values))
-    low, high = axis.get_xlim()
-    axis.set_xlim(low, high * (high / low) ** 0.42)  # room for the names
+    common.make_room(axis, [name for *_, name, _ in names])
+    common.axis_scale(axis, "x", label(isoflop.BUDGET), np.array(places))  # ticks that fit the wider range
     for x, y, name, colour in names:
         taken = any(x < at < 8 * x and 0.6 < value / y < 1.7 for at, value in marks)
         where: dict[str, Any] = (

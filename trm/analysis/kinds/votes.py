@@ -78,7 +78,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title="ARC tasks solved with two attempts",
         caption=(
             f"Each task in {copies} versions, turned and recoloured, whose answers vote. Small marks: seeds."
-            + " Right: hollow with the first attempt." * each
+            + " Right: the bar with the first attempt alone." * each
         ),
         findings=[level("tasks_solved", WAYS[way], mean) for way, mean in found.items()],
         remarks=f"{count(int(total), 'task')} in all.{by_task(second if each else {}, total)}",
@@ -111,8 +111,8 @@ def _tasks(axes: Axes, first: dict[str, float], second: dict[str, float]) -> Non
     style: dict[str, Any] = {"color": common.OKABE_ITO[0], "zorder": 3}
     for at, (name, share) in enumerate(second.items()):
         axes.plot([0, share], [at, at], linewidth=1.2, **style)
-        axes.plot(first[name], at, "o", markerfacecolor="white", markersize=5.5, **style)
-        axes.plot(share, at, "o", markersize=3.2, **style)
+        axes.plot(first[name], at, "|", markersize=8, mew=1.6, **style)
+        axes.plot(share, at, "o", markersize=4.2, **style)
     common.heading(axes, "Which tasks")
     axes.set_yticks(range(len(second)), list(second))
     axes.set_ylim(len(second) - 0.4, -0.6)

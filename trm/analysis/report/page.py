@@ -17,6 +17,14 @@ from trm.play import models_folder
 from trm.play.page import part, policy, scripts
 
 HERE = Path(__file__).parent
+BADGES = {"supported": "established", "undecided": "open"}
+"""Verdict of a finding -> the word of its badge; `supported` is a word for hypotheses."""
+TERMS = (
+    "A supervision step is one call of the model, which improves its last answer. Nsup: the most supervision steps of "
+    "a puzzle in training. d: the width of the model. Attempt: a new start at the same puzzle, which is rearranged or "
+    "relabelled (symmetry) or whose states are disturbed (noise)."
+)
+"""What the words of the first screen mean."""
 NO_BREAK = "\u00a0"
 
 
@@ -41,6 +49,8 @@ def page(report: Report) -> str:
         count=count,
         margin=MARGIN,
         grammar=GRAMMAR,
+        terms=TERMS,
+        badges=BADGES,
         style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
         scrolling=Markup(scrolling),
         viewer=Markup(viewer),

@@ -5,11 +5,12 @@ from typing import Any, Literal, NamedTuple
 
 from trm.analysis import stats
 from trm.analysis.findings import compared, level
+from trm.analysis.kinds.restarts import CHOOSERS, PICKED
 from trm.analysis.labels import label, lower_is_better
 from trm.analysis.laws import findings_of_fit
 from trm.analysis.specs import Check
 from trm.analysis.tables import Table
-from trm.analysis.words import goal, listed, measured, noun, setting_in_words
+from trm.analysis.words import goal, listed, measured, noun, number, setting_in_words
 from trm.errors import UserError
 
 State = Literal["supported", "contradicted", "undecided", "not tested"]
@@ -26,7 +27,7 @@ class Verdict(NamedTuple):
 def verdict(checks: Sequence[Check], table: Table | None, fits: Sequence[Mapping[str, Any]]) -> Verdict:
     """The verdict of all checks: one contradiction contradicts, all must be supported."""
     if table is None or not checks:
-        return Verdict("not tested", "not run" if table is None else "no check is stated for it")
+        return Verdict("not tested", "not run." if table is None else "no check is stated for it.")
     found = [_one(check, table, fits) for check in checks]
     states = [item.state for item in found]
     why = " ".join(item.why.removesuffix(".") + "." for item in found)
@@ -48,7 +49,13 @@ def _one(check: Check, table: Table, fits: Sequence[Mapping[str, Any]]) -> Verdi
         return Verdict("not tested", "the grid has no such point")
     if other is None:
         return _level(check, stats.mean(first))
-    names = (_named(check.where), _named(check.than or {}))
+    than = check.than or {}
+    shared = {name: value for name, value in check.where.items() if than.get(name) == value}
+    subject, against = (
+        _named({name: value for name, value in side.items() if name not in shared})
+        for side in (check.where, than)
+    )
+    names = (subject, against, _named(shared))
     made = compared(check.metric, {0: (other, first)}, lambda _: names)[0]
     wanted = -1 if lower_is_better(check.metric) else 1
     state: State = "supported" if made.sign == wanted else "contradicted" if made.sign else "undecided"
@@ -90,12 +97,15 @@ def _law(check: Check, fits: Sequence[Mapping[str, Any]]) -> Verdict:
             return Verdict("undecided", made.text)
         sign = 1 if check.exponent else -1
         bounds = check.between or (0.0, float("inf"))
+        wanted = sorted(sign * bound for bound in bounds)
+        expected = f" (expected: {number(wanted[0], 2)} to {number(wanted[1], 2)})" * bool(check.between)
+        text = made.text.removesuffix(".") + f"{expected}."
         state = _within(sorted(sign * end for end in made.interval), bounds)
         for ruler in fit["groups"][0].get("rulers", ()):
             if state != "undecided" and state != _within(ruler["interval"], bounds):
                 at = f"{ruler['steps']} test steps" if ruler["steps"] else "each run's best test steps"
-                return Verdict("undecided", f"{made.text} It is otherwise at {at}.")
-        return Verdict(state, made.text)
+                return Verdict("undecided", f"{text} It is otherwise at {at}.")
+        return Verdict(state, text)
     return Verdict("not tested", f"no law of {noun(str(x))} was fitted")
 
 
@@ -107,4 +117,9 @@ def _within(interval: Sequence[float] | None, bounds: tuple[float, float]) -> St
 
 
 def _named(where: Mapping[str, Any]) -> str:
-    return listed([setting_in_words(name, value) for name, value in where.items()])
+    """Settings in words; a policy and its number of attempts are one: `any of 8 attempts`."""
+    where = dict(where)
+    chooser = CHOOSERS.get(where.get("policy", "")) if "restarts" in where else None
+    several = [f"{PICKED[chooser]} {where['restarts']} attempts"] if chooser else []
+    rest = {name: value for name, value in where.items() if not several or name not in ("policy", "restarts")}
+    return listed([*several, *(setting_in_words(name, value) for name, value in rest.items())])

@@ -161,7 +161,8 @@ def training(site: Site) -> str:
     first, last = (sum(part) / tenth for part in (losses[:tenth], losses[-tenth:]))
     if not last < FALLEN * first:
         raise UserError(
-            f"the loss went from {first:.3f} to {last:.3f} in {site.steps} steps: it must fall to 90 % or less"
+            f"the loss went from {first:.3f} to {last:.3f} in {site.steps} steps. A fall by at least 10 % is expected: "
+            "check again, and do not use this machine if that fails too"
         )
     return f"loss {first:.3f} to {last:.3f} in {site.steps} steps"
 

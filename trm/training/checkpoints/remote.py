@@ -163,7 +163,9 @@ def on_all_workers(backend: Backend, action: Callable[[], Result], what: str) ->
     if error is not None:
         raise error
     if any(failed):
-        raise UserError(f"worker {failed.index(True)} could not {what}: see its message.")
+        raise UserError(
+            f"worker {failed.index(True)} could not {what}: its log has the reason; training stops."
+        )
     return result
 
 
