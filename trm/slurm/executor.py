@@ -77,7 +77,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             raise ApiError(f"Slurm does not answer: {last}: load its commands first (module load slurm)")
         if workflow.executor_settings.array_jobs:
             raise ApiError(
-                "--slurm-array-jobs: the plugin loses jobs of arrays (docs/upstream): use --groups"
+                "--slurm-array-jobs: the plugin loses jobs of arrays: use --groups (docs/cluster.md)"
             )
         plugin.get_max_array_size = lambda: (
             1000
