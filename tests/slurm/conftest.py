@@ -233,6 +233,7 @@ def answers(tmp_path, script):
 
 @pytest.fixture
 def executor(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", os.environ["PATH"])
     monkeypatch.setattr(module.plugin.Executor, "__init__", lambda *_: None)
     monkeypatch.setattr(module.plugin.Executor, "format_job_exec", lambda _, job: f"make {job.jobid}")
     monkeypatch.chdir(tmp_path)

@@ -64,6 +64,13 @@ def test_the_plugin_starts_though_arrays_are_switched_off(executor, answers):
     assert module.plugin.get_max_array_size() > 1
 
 
+@pytest.mark.usefixtures("executor")
+def test_jobs_find_which_on_nodes_that_lack_it():
+    """The plugin calls it when it is imported, before any file of the project is read."""
+    last = os.environ["PATH"].rpartition(":")[2]
+    python("-c", "import snakemake_executor_plugin_slurm", env={"PATH": last}, check=True)
+
+
 def test_an_error_in_a_submissions_thread_ends_the_workflow(executor, answers):
     """Else the workflow would wait for this job for ever."""
     answers("squeue", "")

@@ -71,6 +71,9 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self._denied: set[str] = set()
         if "SLURM_JOB_ID" in os.environ:
             commands.forget_job()
+        os.environ["PATH"] += (
+            f":{Path(__file__).with_name('bin')}"  # jobs inherit it: `which`, if a node has none
+        )
         answers, text = commands.ask("squeue", "--me", "--noheader")
         if not answers:  # ApiError: printed without a place in the code
             last = text.rpartition("\n")[2]
