@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -13,6 +14,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
 
+PATIENCE = 120  # seconds, on a machine that is busy with other tests
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
 PROGRAMS = (
     *("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "srun", "squeue", "sinfo", "scancel"),
@@ -92,13 +94,27 @@ def missing_program() -> str | None:
     return next((name for name in PROGRAMS if shutil.which(name, path=path) is None), None)
 
 
-def free_ports(count: int) -> list[int]:
-    """Free ports of the loopback interface."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
+def reserve_ports(count: int) -> tuple[socket.socket, list[int]]:
+    """Free ports that follow one another, and the socket that keeps them from other clusters until it is closed.
+
+    They are none of those that the system gives to any program that connects: a daemon may start late, or again.
+    """
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    every = range(2_000, 65_000, count + 1)
+    firsts = [first for first in every if first + count < low or first > high] or [*every]
+    for first in random.sample(firsts, len(firsts)):
+        ports = [*range(first + 1, first + 1 + count)]
+        with suppress(OSError):  # somebody has one of them
+            kept = socket.create_server(("127.0.0.1", first))
+            try:
+                for port in ports:
+                    with socket.socket() as probe:
+                        probe.bind(("", port))
+            except OSError:
+                kept.close()
+                raise
+            return kept, ports
+    raise AssertionError(f"no {count} free ports follow one another")
 
 
 class Cluster:
@@ -109,6 +125,7 @@ class Cluster:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self._nodes = [*NODES][:2]
         self._host = socket.gethostname().partition(".")[0]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         for name in ("munge", "test", "other", *(f"spool/{node}" for node in NODES)):
@@ -123,19 +140,19 @@ class Cluster:
             [program, "-V"], capture_output=True, text=True, check=True
         ).stdout.split()[-1]
         self._names = {"folder": folder, "host": self._host, "user": self.user}
-        self._port, self._database_port = free_ports(2)
-        self.configuration = self._configuration("test", [*NODES][:2])
-        self.other = self._configuration("other", [*NODES][2:])
+        self._reserved, (self._port, self._database_port, *ports) = reserve_ports(7)
+        self.configuration = self._configuration("test", self._nodes, ports[:3])
+        self.other = self._configuration("other", [*NODES][2:], ports[3:])
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))},
             "SLURM_CONF": str(self.configuration),
             "PATH": f"{os.environ['PATH']}:{SBIN}",
         }
 
-    def _configuration(self, cluster: str, nodes: list[str]) -> Path:
-        """Write the configuration of a cluster."""
+    def _configuration(self, cluster: str, nodes: list[str], ports: list[int]) -> Path:
+        """Write the configuration of a cluster; `ports` are its controller's and its nodes'."""
         state = self.folder / cluster
-        port, *ports = free_ports(1 + len(nodes))
+        port, *ports = ports
         lines = [
             f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={port} Gres=gpu:{NODES[node]}:{len(DEVICES)}"
             + (" Feature=ib" if NODES[node] == "h100" else "")
@@ -159,9 +176,9 @@ class Cluster:
         self.wait(lambda: (munge / "socket").exists(), "munged did not start")
         self._start_records()
         self.start_controller()
-        for node in [*NODES][:2]:
+        for node in self._nodes:
             self.start_node(node)
-        self.wait(lambda: self.state() == "idle", "the nodes did not come up")
+        self.wait(lambda: not self._busy(), "the nodes did not come up")
 
     def start_other(self) -> Cluster:
         """Start the cluster `other`, once, and return it. This one's `SLURM_CONF` serves both."""
@@ -169,8 +186,9 @@ class Cluster:
             self._start("slurmctld", "-D", "-f", str(self.other), key="other")
             self.start_node("n2", self.other)
         found = copy(self)
+        found._nodes = ["n2"]
         found.environment = self.environment | {"SLURM_CLUSTERS": "other"}
-        self.wait(lambda: found.state() == "idle", "the other cluster did not come up")
+        self.wait(lambda: not found._busy(), "the other cluster did not come up")
         return found
 
     def start_node(self, node: str, configuration: Path | None = None) -> None:
@@ -292,7 +310,8 @@ class Cluster:
 
     def stop(self) -> None:
         """Stop all jobs and daemons."""
-        self.end_jobs()
+        if "slurmctld" in self._processes and self._processes["slurmctld"].poll() is None:
+            self.end_jobs()
         for process in reversed(self._processes.values()):
             process.terminate()
         for process in self._processes.values():
@@ -301,6 +320,7 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._reserved.close()
 
     def run(self, *words: str, check: bool = True) -> str:
         """Run a command and return its output."""
@@ -322,16 +342,17 @@ class Cluster:
 
     def ready(self) -> None:
         """Resume the nodes after an earlier test and wait until they are idle."""
-        for node in [*NODES][:2]:
+        for node in self._nodes:
             if node not in self._processes:
                 self.start_node(node)
-        if self.state() != "idle":
-            self.run("scontrol", "update", "nodename=n[0-1]", "state=resume", check=False)
-        self.wait(lambda: self.state() == "idle", "the nodes are not idle")
+        for node in self._busy():
+            self.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+        self.wait(lambda: not self._busy(), "the nodes are not idle")
 
-    def state(self) -> str:
-        """The states of the nodes, such as `idle` if all are."""
-        return self.run("sinfo", "-h", "-p", "gpu", "-o", "%T", check=False).rpartition("\n")[2]
+    def _busy(self) -> list[str]:
+        """Nodes that are not idle, or not there."""
+        states = self.run("sinfo", "-h", "-N", "-p", "gpu", "-o", "%N %T", check=False).splitlines()
+        return [node for node in self._nodes if f"{node} idle" not in states]
 
     def show(self, job: str) -> dict[str, str]:
         """The properties of a job, from scontrol."""
@@ -358,10 +379,18 @@ class Cluster:
                 stderr=subprocess.STDOUT,
             )
 
+    def check(self) -> None:
+        """Fail if a daemon has ended by itself."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                said = (self.folder / f"{name}.out").read_text(errors="replace")[-2000:]
+                raise AssertionError(f"{name} ended with exit code {process.returncode}:\n{said}")
+
     def wait(self, ready: Callable[[], object], problem: str) -> None:
-        """Wait until a condition holds."""
-        deadline = time.monotonic() + 180
+        """Wait until a condition holds, which it never will without one of the daemons."""
+        deadline = time.monotonic() + PATIENCE
         while not ready():
+            self.check()
             if time.monotonic() > deadline:
                 raise AssertionError(f"{problem}:\n{self.report()}")
             time.sleep(0.05)

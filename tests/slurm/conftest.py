@@ -1,4 +1,4 @@
-"""A real Slurm, and small studies that train on it."""
+"""A real Slurm and small studies that train on it; stand-ins for Slurm's commands."""
 
 import json
 import os
@@ -15,8 +15,11 @@ import pytest
 from tests import warm
 from tests.pipeline.conftest import new_project, one_run
 from tests.slurm.cluster import Cluster, missing_program
+from tests.slurm.standins import Submitting
+from trm.slurm import commands
+from trm.slurm import executor as module
 
-PATIENCE = float(os.environ.get("PATIENCE", 600))  # seconds to wait on a busy machine
+PATIENCE = 300  # seconds, for jobs that begin, train and end on a machine that is busy with other tests
 SLOW_WRITES = """\
 import os, sys, time
 
@@ -120,7 +123,8 @@ class Study:
     def run(self, *words: str, before: Sequence[str] = ()) -> str:
         """Run Snakemake to its end and return its output."""
         process = self.start(*words, before=before)
-        assert process.wait(timeout=PATIENCE) == 0, self.output
+        self.wait(lambda: process.poll() is not None, "the end of the study")
+        assert process.returncode == 0, self.output
         return self.output
 
     def wait_for_failure(self) -> None:
@@ -174,10 +178,14 @@ class Study:
         return sorted(newest.values())
 
     def wait(self, ready: Callable[[], object], what: str) -> None:
-        """Wait until a condition holds."""
+        """Wait until a condition holds, which it never will without a daemon or the last controller."""
         deadline = time.monotonic() + PATIENCE
-        while not ready():
-            if time.monotonic() > deadline:
+        while True:
+            ended = self._started[-1].poll() is not None
+            if ready():
+                return
+            self.cluster.check()
+            if ended or time.monotonic() > deadline:
                 said = "\n".join((self.output, self.log(), self.slurm_logs(), self.cluster.report()))
                 raise AssertionError(f"{what}: not yet\n{said}")
             time.sleep(0.2)
@@ -202,3 +210,33 @@ def studies(cluster: Cluster, data: Path, folder: Path) -> Iterator[Callable[...
     yield make
     for each in made:
         each.end()
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Return a function that makes a command of a script."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+    def make(name: str, text: str) -> None:
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+
+    return make
+
+
+@pytest.fixture
+def answers(tmp_path, script):
+    """Return a function that makes a command print a text."""
+    return lambda name, text: script(name, f"echo '{text}'\necho {name} $* >> {tmp_path}/calls")
+
+
+@pytest.fixture
+def executor(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    monkeypatch.setattr(module.plugin.Executor, "__init__", lambda *_: None)
+    monkeypatch.setattr(module.plugin.Executor, "format_job_exec", lambda _, job: f"make {job.jobid}")
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as answering:
+        answering.setattr(commands, "ask", lambda *_: (True, ""))
+        return Submitting(tmp_path)

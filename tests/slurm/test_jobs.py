@@ -93,6 +93,16 @@ def test_a_dead_worker_on_another_node_ends_the_run_with_a_sentence_and_a_retry_
     assert second == 2 * first
 
 
+def test_a_daemon_that_does_not_start_is_an_error_with_its_words(cluster):
+    """Nobody waits for it."""
+    cluster._start("munged", "--foreground", f"--socket={cluster.folder / 'munge/socket'}", key="second")
+    try:
+        with pytest.raises(AssertionError, match=r"^second ended with exit code 1:\n(?s:.*)munged: Error"):
+            cluster.wait(lambda: False, "it did not start")
+    finally:
+        del cluster._processes["second"]
+
+
 def test_slurm_gives_a_job_over_several_nodes_equal_shares_or_lets_it_wait(cluster):
     """One node has three free GPUs and the other one has one."""
     cluster.ready()

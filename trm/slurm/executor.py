@@ -71,13 +71,16 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self._denied: set[str] = set()
         if "SLURM_JOB_ID" in os.environ:
             commands.forget_job()
+        os.environ["PATH"] += (
+            f":{Path(__file__).with_name('bin')}"  # jobs inherit it: `which`, if a node has none
+        )
         answers, text = commands.ask("squeue", "--me", "--noheader")
         if not answers:  # ApiError: printed without a place in the code
             last = text.rpartition("\n")[2]
             raise ApiError(f"Slurm does not answer: {last}: load its commands first (module load slurm)")
         if workflow.executor_settings.array_jobs:
             raise ApiError(
-                "--slurm-array-jobs: the plugin loses jobs of arrays (docs/upstream): use --groups"
+                "--slurm-array-jobs: the plugin loses jobs of arrays: use --groups (docs/cluster.md)"
             )
         plugin.get_max_array_size = lambda: (
             1000
