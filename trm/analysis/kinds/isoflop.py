@@ -100,7 +100,7 @@ def curves(
     )
     if ends:
         common.make_room(axes, [name for *_, name, _ in ends])
-        _name_ends(axes, ends, [(item["x"], item["best"]) for item in group["optima"]])
+        name_ends(axes, ends, [(item["x"], item["best"]) for item in group["optima"]])
     return rows.drop(columns=["_budget", "_y"])
 
 
@@ -110,7 +110,7 @@ def _named(equal: str, value: float) -> str:
     return f"{symbol} {text}" if symbol in SYMBOLS else text
 
 
-def _name_ends(
+def name_ends(
     axes: Axes, ends: list[tuple[float, float, str, Any]], optima: list[tuple[float, float]]
 ) -> None:
     """Names right of the ends of curves (x, y, name, colour), shifted where they would lie on a name or a diamond."""

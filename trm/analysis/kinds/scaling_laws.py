@@ -23,14 +23,17 @@ ONE_COLUMN = 3.4
 
 
 class Panel(Strict):
-    """One panel of a named experiment; neighbours that show `best` share one."""
+    """One panel of a named experiment; neighbours that show one choice's `best` share one."""
 
     experiment: str
     show: Literal["curves", "loss", "best", "attempts"]
     """curves: the metric against the choice, a curve a budget. loss: the metric at the best choice against compute.
-    best: the best choice against compute. attempts: what several attempts solve, measured and predicted."""
+    best: the best choice against compute, or what else `equal` names. attempts: what several attempts solve, measured and
+    predicted."""
     best: Column = "model.d_model"
     """The choice at equal compute."""
+    equal: Column = isoflop.BUDGET
+    """What the runs of a curve have in common. With another than compute, `where` should leave one budget."""
     y: Metric = "cross_entropy"
     where: Where = {}
     hue: Column | None = None
@@ -43,7 +46,8 @@ class Panel(Strict):
     def fits(self) -> tuple[FitSpec, ...]:
         if self.show == "attempts":
             return ()
-        return isoflop.Spec(best=self.best, y=self.y, where=self.where).fits(self.experiment)
+        spec = isoflop.Spec(best=self.best, equal=self.equal, y=self.y, where=self.where)
+        return spec.fits(self.experiment)
 
 
 class Spec(Figure):
@@ -71,7 +75,9 @@ class Shown(NamedTuple):
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One panel a finding; a panel whose experiment has no table yet says so."""
-    cells = [list(found) for _, found in groupby(spec.panels, lambda panel: panel.show)]
+    cells = [
+        list(found) for _, found in groupby(spec.panels, lambda panel: (panel.show, panel.best, panel.equal))
+    ]
     figure, axes = common.panels(len(cells), 2.3) if len(cells) > 1 else common.canvas(ONE_COLUMN, 2.5)
     shown, headings = [], []
     for letter, cell, axis in zip("abcdefghijkl", cells, np.ravel(axes)):
@@ -193,24 +199,34 @@ def _best(
                 raise
             continue
         group, colour = fit["groups"][0], common.OKABE_ITO[index % 8]
-        rows.append(common.rows_of(table, panel.where, panel.y, panel.best, isoflop.BUDGET))
+        rows.append(common.rows_of(table, panel.where, panel.y, panel.best, panel.equal))
         found += findings_of_fit(fit)
         if not (optima := group.get("optima")):
             continue
-        isoflop.growth(axis, group, "x", panel.best, isoflop.BUDGET, colour)
+        isoflop.growth(axis, group, "x", panel.best, panel.equal, colour)
         law, end = _growth(fit, "optimum"), optima[-1]
-        name = common.wrap(common.plain(panel.series or panel.experiment.replace("_", " ")), 14)
-        name += f"\npower {estimate(law.value)}" if law and law.sign else "\nundecided"
+        name = common.plain(panel.series or panel.experiment.replace("_", " "))
+        power = estimate(law.value) if law and law.sign else ""
+        if panel.equal == isoflop.BUDGET:
+            name = f"{common.wrap(name, 14)}\n" + (f"power {power}" if power else "undecided")
+        else:
+            name += f": {power or 'undecided'}"
         names.append((end["second"], end["x"], name, colour))
         places += [item["second"] for item in optima]
         marks += [(item["second"], item["x"]) for item in optima]
         values += [end for item in optima for end in (item["x"], *(item["x_interval"] or ()))]
     if not places:
         raise UserError(f"too few values in {cell[0].experiment} to find the best ones")
-    common.axis_scale(axis, "x", label(isoflop.BUDGET), np.array(places))
+    common.axis_scale(axis, "x", label(cell[0].equal), np.array(places), log=True)
     common.axis_scale(axis, "y", Label(f"best {noun(cell[0].best)}", log=True), np.array(values))
     common.make_room(axis, [name for *_, name, _ in names])
-    common.axis_scale(axis, "x", label(isoflop.BUDGET), np.array(places))  # ticks that fit the wider range
+    common.axis_scale(
+        axis, "x", label(cell[0].equal), np.array(places), log=True
+    )  # ticks for the wider range
+    if cell[0].equal != isoflop.BUDGET:  # the curves end together
+        isoflop.name_ends(axis, names, [])
+        common.inside(axis, f"beside each name: power of\n{noun(cell[0].equal)}")
+        names = []
     for x, y, name, colour in names:
         taken = any(x < at < 8 * x and 0.6 < value / y < 1.7 for at, value in marks)
         where: dict[str, Any] = (
@@ -219,7 +235,8 @@ def _best(
         style = {"color": colour, "va": "center", "fontweight": "bold"}
         common.note(axis, name, (x, y), where["xytext"], ha=where["ha"], **style)
     grown = [item for item in found if item.kind == "optimum" and item.sign > 0]
-    title = f"More compute: more {noun(cell[0].best)}" if grown else f"Best {noun(cell[0].best)} over compute"
+    over = "compute" if cell[0].equal == isoflop.BUDGET else noun(cell[0].equal)
+    title = f"More {over}: more {noun(cell[0].best)}" if grown else f"Best {noun(cell[0].best)} over {over}"
     return Shown(title.removesuffix(" Nsup"), rows, found)
 
 
