@@ -326,6 +326,23 @@ def test_the_hosts_of_every_incarnation_are_checked_before_they_serve(call, empt
     asyncio.run(story())
 
 
+def test_a_later_call_checks_the_hosts_that_nobody_has_checked(call, empty_pod, tmp_path):
+    log = tmp_path / "log"
+
+    async def story():
+        async with call(check_host=f"echo ${{HOME%/home}} >> {log}") as first:
+            assert (await first.run("one")).ok
+            await until(lambda: not first.pool.health.unchecked and not first.pool.checks)
+        assert len(log.read_text().split()) == 4
+        (name,) = (name for name in objects(empty_pod, first) if name.endswith("hosts/2/checked"))
+        empty_pod.bucket.blob(name).delete()
+        async with first.again() as second:
+            assert (await second.run("two", "tpurun true", hosts=4)).ok
+        assert [line[-2:] for line in log.read_text().split()[4:]] == ["w2"]
+
+    asyncio.run(story())
+
+
 @pytest.mark.full
 def test_a_straggler_is_said_and_leaves_its_host_at_a_checkpoint(call):
     """Jobs report their step as the checkpoint that they would resume from; on w1 a step takes ten times longer."""
