@@ -7,7 +7,8 @@ import threading
 import time
 
 import pytest
-from calls import PATIENCE, Controller
+from calls import Controller
+from study import PATIENCE
 
 from snakemake_executor_plugin_tpu import health, pool
 from snakemake_executor_plugin_tpu import slice as slices
