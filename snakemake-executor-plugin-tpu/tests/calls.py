@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from study import PATIENCE
+
 from snakemake_executor_plugin_tpu.emulator.pod import EmulatedPod
 from snakemake_executor_plugin_tpu.google import storage_transport
 from snakemake_executor_plugin_tpu.health import Health
@@ -17,7 +19,6 @@ from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 from snakemake_executor_plugin_tpu.slice import Slice
 
 REQUEST = JobRequest("job", "same", "job", 1, "true", {}, b"")
-PATIENCE = 300.0  # seconds, on a machine that is busy with other tests
 
 
 class Killed(Exception):

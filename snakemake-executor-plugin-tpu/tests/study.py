@@ -20,7 +20,7 @@ from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, EmulatedPod
 WORKFLOW = Path(__file__).parent / "workflow"
 SNAKEMAKE = ("-m", "snakemake")
 FINISHED = (sys.maxsize, sys.maxsize)
-PATIENCE = 120.0  # seconds, on a machine that is busy with other tests
+PATIENCE = 300.0  # seconds, on a machine that is busy with other tests
 PROFILE = {
     "executor": "tpu",
     "jobs": 4,

@@ -7,7 +7,8 @@ import threading
 import time
 
 import pytest
-from calls import PATIENCE, Controller
+from calls import Controller
+from study import PATIENCE
 
 from snakemake_executor_plugin_tpu import health, pool
 from snakemake_executor_plugin_tpu import slice as slices
@@ -261,18 +262,20 @@ def test_the_other_hosts_of_a_slice_that_ends_get_no_job(call, empty_pod, tmp_pa
 
 @pytest.mark.full
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path, monkeypatch):
+@pytest.mark.parametrize("goes_on", ["elsewhere", "on the slice that is made anew"])
+def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path, monkeypatch, goes_on):
     async def story(pod):
         async with Controller(pod, tmp_path / "call", slices=2) as controller:
             go = tmp_path / "go"
             work = f"test $TPU_LAUNCH = 2 || while ! test -e {go}; do sleep 0.1; done"
-            jobs = [controller.run(f"job{n}", work) for n in range(2)]
-            running = asyncio.gather(*jobs)
+            jobs = [asyncio.ensure_future(controller.run(f"job{n}", work)) for n in range(2)]
             await until(lambda: all(host.jobs() for host in pod.hosts))
             pod.preempt(name="pod-1")
             await until(lambda: "launching it again" in controller.output)
+            if goes_on != "elsewhere":  # the other job keeps its slice meanwhile
+                await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
             go.touch()
-            ends = await running
+            ends = await asyncio.gather(*jobs)
             assert sum(outcome.ok for outcome in ends) == 2, controller.output
             assert controller.output.count("launching it again") == 1
 
@@ -287,7 +290,7 @@ def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, tmp_path, monkey
 
     async def story():
         bad = tmp_path / "bad"
-        fails = f"case $HOME in *w1*) test ! -e {bad};; esac"
+        fails = f"case $HOME in */w1/*) test ! -e {bad};; esac"
         async with call(check_host=fails) as controller:
             await controller.run("first")
             await until(lambda: not controller.pool.health.unchecked)
@@ -309,7 +312,7 @@ def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, tmp_path, monkey
 @pytest.mark.full
 def test_the_hosts_of_every_incarnation_are_checked_before_they_serve(call, empty_pod, tmp_path):
     log = tmp_path / "log"
-    check = f"echo check >> {log}; case $HOME in *w1*) false;; esac"
+    check = f"echo check >> {log}; case $HOME in */w1/*) false;; esac"
 
     async def story():
         async with call(check_host=check) as controller:
@@ -326,11 +329,28 @@ def test_the_hosts_of_every_incarnation_are_checked_before_they_serve(call, empt
     asyncio.run(story())
 
 
+def test_a_later_call_checks_the_hosts_that_nobody_has_checked(call, empty_pod, tmp_path):
+    log = tmp_path / "log"
+
+    async def story():
+        async with call(check_host=f"echo ${{HOME%/home}} >> {log}") as first:
+            assert (await first.run("one")).ok
+            await until(lambda: not first.pool.health.unchecked and not first.pool.checks)
+        assert len(log.read_text().split()) == 4
+        (name,) = (name for name in objects(empty_pod, first) if name.endswith("hosts/2/checked"))
+        empty_pod.bucket.blob(name).delete()
+        async with first.again() as second:
+            assert (await second.run("two", "tpurun true", hosts=4)).ok
+        assert [line[-2:] for line in log.read_text().split()[4:]] == ["w2"]
+
+    asyncio.run(story())
+
+
 @pytest.mark.full
 def test_a_straggler_is_said_and_leaves_its_host_at_a_checkpoint(call):
     """Jobs report their step as the checkpoint that they would resume from; on w1 a step takes ten times longer."""
     work = (
-        "case $HOME in *w1*) pause=5;; *) pause=0.5;; esac; read step < ~/../../$TPU_JOB; "
+        "case $HOME in */w1/*) pause=5;; *) pause=0.5;; esac; read step < ~/../../$TPU_JOB; "
         "for step in $(seq ${step:-1} 12); do sleep $pause; echo $step > ~/../../$TPU_JOB; "
         "echo $step > $TPU_PROGRESS_FILE; done; echo ended on ${HOME%/home}"
     )

@@ -5,7 +5,8 @@ import itertools
 import threading
 
 import pytest
-from calls import PATIENCE, Controller
+from calls import Controller
+from study import PATIENCE
 
 MOMENTS = ("before", "after")
 ONE_HOST = [*itertools.product(MOMENTS, ("start", "log-0/000001", "verdict", "beat", "done"))]

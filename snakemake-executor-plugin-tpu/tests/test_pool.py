@@ -18,7 +18,7 @@ from snakemake_executor_plugin_tpu.slice import Slice
 class FakeSlice(Slice):
     """A slice whose state the test sets."""
 
-    why_retire = ""
+    why_retire, gone = "", None
 
     def __init__(self, name: str, hosts: int, up: bool = True) -> None:
         self.name, self.hosts, self.holder, self.error = name, hosts, {}, None

@@ -11,7 +11,7 @@ import pandas as pd
 from scipy.stats import betabinom
 
 from tests.training.conftest import DATA, MODEL
-from trm.study.fingerprint import evaluation_fingerprint
+from trm.study.fingerprint import evaluation_fingerprint, evaluation_marks
 from trm.study.schema import EvaluationConfig, RunConfig
 
 Law = Callable[[RunConfig], float]
@@ -99,7 +99,7 @@ def write_run(
     (folder / "training.json").write_text(json.dumps(training))
     files = []
     for settings in evaluations:
-        file = f"evaluation-{evaluation_fingerprint(settings)[:8]}.json"
+        file = f"evaluation-{evaluation_fingerprint(settings, evaluation_marks(config.data))[:8]}.json"
         result = _evaluation(training, config, settings, expected, rng)
         (folder / file).write_text(json.dumps(result))
         files.append(file)

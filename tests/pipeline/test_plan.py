@@ -37,6 +37,8 @@ from trm.provenance import processor
 from trm.storage import open_store
 from trm.study.cost import read_hardware
 from trm.study.text import device_text, seconds_text
+from trm.tasks.arc.generate import task
+from trm.tasks.arc.spec import FAMILIES
 
 
 @pytest.fixture
@@ -202,6 +204,21 @@ def test_few_device_hours_are_minutes(hours, text):
 def test_plurals(study):
     text = plan.text(planned(study(lambda document: document.update(one_run(4)))))
     assert "config/experiments.yaml (study small at scale laptop): 1 run to train" in text
+
+
+@pytest.mark.parametrize(("folders", "said"), [(("some", "more"), 1), (("Training", "Evaluation"), 0)])
+def test_a_random_split_of_tasks_is_said(study, folders, said):
+    files = [f"data/{folder}/{number}.json" for number, folder in enumerate(folders)]
+    for number, file in enumerate(map(Path, files)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(task(0, number, 6, FAMILIES, 3)[1]))
+    arc = {"task": "arc", "source": "json", "arc_side": 6, "files": files, "train_puzzles": None}
+    arc |= {"validation_puzzles": 0, "test_puzzles": 1, "augmentations": 1}
+    project = study(lambda document: document.update(one_run(4), base=document["base"] | {"data": arc}))
+    line = (
+        f"Tasks of {files[0]} and the files with it are split at random: no name says training or evaluation"
+    )
+    assert plan.text(planned(project)).splitlines().count(line) == said
 
 
 def test_prices_follow_the_profile(study):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -95,8 +96,10 @@ def test_a_run_of_an_earlier_recipe_is_said_and_its_result_names_what_made_it(tm
             call.kill()
             recipe.write_text(recipe.read_text().replace("RECIPE_VERSION = 1\n", "RECIPE_VERSION = 2\n"))
             call = Call(folder, pod, "4567def")
-            until(lambda: call.says("which an earlier call started and this one does not need"))
-            assert call.says(" runs train-")
+            until(lambda: call.says("which an earlier call started and this one does not need.\n"))
+            (line,) = re.findall(r"^[\d:]{8} (.* runs train-.*)", call.log.read_text(), re.MULTILINE)
+            end = "which an earlier call started and this one does not need."
+            assert re.fullmatch(rf"pod runs train-[0-9a-f]{{12}}, {re.escape(end)}", line), line
             assert results() == []
             send(signal.SIGCONT, running)
             until(lambda: call.says("") and len(results()) > 1)

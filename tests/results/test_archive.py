@@ -27,6 +27,10 @@ def results(tmp_path) -> Path:
     }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/key").write_text("the user's own")
+    (root / "runs/b-2/key").symlink_to(tmp_path / "private/key")
+    (root / "plots").symlink_to(tmp_path / "private")
     return root
 
 
@@ -38,7 +42,9 @@ def test_an_archive_can_be_collected_elsewhere(results, gcs, tmp_path, capsys):
     place = f"gs://{BUCKET}/{tmp_path.name}"
     words = ["results", "archive", place, "--root", str(results)]
     assert main([*words, "--dry-run"]) == 0
-    assert "would copy 6 files" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "would copy 6 files" in said
+    assert said.count("is a link out of") == 2
     assert not list(gcs.list())
     assert main(words) == 0
     assert sorted(info.name for info in gcs.list()) == [f"results/{name}" for name in SIX]

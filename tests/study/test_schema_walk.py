@@ -64,4 +64,4 @@ def test_each_field_of_evaluation_makes_another_evaluation(field):
     before = EvaluationConfig(view_steps=2 if field in ("view_puzzle_every", "view_guesses") else 0)
     value = another(EvaluationConfig.model_fields[field], getattr(before, field))
     changed = EvaluationConfig.model_validate(before.model_dump() | {field: value})
-    assert evaluation_fingerprint(changed) != evaluation_fingerprint(before)
+    assert evaluation_fingerprint(changed, {}) != evaluation_fingerprint(before, {})

@@ -15,6 +15,8 @@ from trm.errors import UserError
 from trm.evaluation.evaluate import evaluate_run
 from trm.evaluation.votes import vote_results
 from trm.model.inference import InferenceNetwork
+from trm.study.fingerprint import evaluation_fingerprint, evaluation_marks
+from trm.study.records import check_evaluation
 from trm.study.schema import DataConfig, EvaluationConfig, RunConfig
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.spec import FAMILIES
@@ -147,6 +149,20 @@ def test_an_evaluation_holds_the_votes(folder, tmp_path):
     assert [(vote["puzzles"], vote["restarts"]) for vote in votes] == [(5, 4), (3, 3)]
     assert votes[1]["flops_per_puzzle"] == pytest.approx(votes[0]["flops_per_puzzle"] * 3 / 4)
     assert [len(found["tasks"]) for found in evaluations] == [5, 3]
+
+
+def test_an_evaluation_names_how_ties_between_votes_are_decided(folder, tmp_path):
+    """Earlier versions wrote no such entry: their files keep their names and are not the study's."""
+    run, settings = train(run_config(), folder, tmp_path).out, EvaluationConfig()
+    training, document = json.loads((run / "training.json").read_text()), evaluated(run, folder)
+    earlier = {key: value for key, value in document.items() if key not in ("ties", "checksum")}
+    marks = evaluation_marks(run_config().data)
+    new, old = (f"evaluation-{evaluation_fingerprint(settings, each)[:8]}.json" for each in (marks, {}))
+    check_evaluation(Path(new), document, training)
+    check_evaluation(Path(old), earlier, training)
+    for name, each in ((new, earlier), (old, document)):
+        with pytest.raises(UserError, match="belongs to evaluation-"):
+            check_evaluation(Path(name), each, training)
 
 
 def test_another_canvas_is_refused(folder):

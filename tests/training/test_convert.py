@@ -5,12 +5,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.data.conftest import csv_config
 from tests.shell import python
 from tests.training.conftest import DATA, config, same_weights, train
 from trm.backends.cpu.device import CpuBackend
 from trm.cli import main
 from trm.errors import UserError
 from trm.evaluation.evaluate import inference_network
+from trm.io import sha256_file
 from trm.model import definition
 from trm.study.schema import EvaluationConfig
 from trm.training.dataset import Dataset
@@ -87,6 +89,18 @@ def test_nan_is_refused_in_either_format(exported, tmp_path, capsys):
     words = ["--config", run.model_dump_json(), "--out", str(tmp_path / "back")]
     assert main(["convert", "from-reference", str(tmp_path / "nan.safetensors"), *words]) == 2
     assert "q_head.bias holds NaN or infinity" in capsys.readouterr().err
+
+
+def test_a_config_may_name_its_files_without_checksums(exported, tmp_path):
+    run, _, state = exported
+    (tmp_path / "a.csv").write_text("question,answer\n.234341221434321,1234341221434321\n")
+    torch.save(state, tmp_path / "model.pt")
+    document = run.model_dump(mode="json")
+    document["data"] = csv_config(tmp_path / "a.csv").model_dump(mode="json", exclude={"sha256"})
+    words = ["--config", json.dumps(document), "--out", str(tmp_path / "back")]
+    assert main(["convert", "from-reference", str(tmp_path / "model.pt"), *words]) == 0
+    (found,) = load_weights(tmp_path / "back").config.data.sha256
+    assert found == sha256_file(tmp_path / "a.csv")
 
 
 ELSEWHERE = """

@@ -24,7 +24,7 @@ from trm.model.inference import InferenceNetwork
 from trm.model.parameters import architecture
 from trm.model.scores import Score
 from trm.provenance import loaded_commit, now, provenance
-from trm.study.fingerprint import digest
+from trm.study.fingerprint import digest, evaluation_marks
 from trm.study.flops import forward_flops, parameters, train_flops
 from trm.study.records import sealed
 from trm.study.schema import EvaluationConfig
@@ -226,6 +226,7 @@ class Evaluation:
             "weights_sha256": self.trained.sha256,
             "dataset": self.dataset.summary,
             "evaluation": evaluation.model_dump(mode="json"),
+            **evaluation_marks(config.data),
             "config": config.model_dump(mode="json"),
             "precision": self.precision,
             "parameters": parameters(config.model, meta["seq_len"], meta["vocab"]),

@@ -6,6 +6,7 @@ out, so a new field with a neutral default changes no existing name.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from trm.study.dataset_identity import training_identity
@@ -68,10 +69,14 @@ def run_fingerprint(config: RunConfig) -> str:
     return digest(run_identity(config))
 
 
-def evaluation_fingerprint(config: EvaluationConfig) -> str:
-    """SHA-256 of an evaluation's settings; the folder's name identifies the run."""
-    settings = config.model_dump(exclude_defaults=True)
-    return digest(settings)
+def evaluation_marks(data: DataConfig) -> dict[str, str]:
+    """How an evaluation decides what earlier versions decided otherwise: entries of its file and of its identity."""
+    return {"ties": "mean halt probability"} if spec_of(data.task).votes else {}
+
+
+def evaluation_fingerprint(config: EvaluationConfig, marks: Mapping[str, str]) -> str:
+    """SHA-256 of an evaluation's settings and `evaluation_marks`; the folder's name identifies the run."""
+    return digest({**config.model_dump(exclude_defaults=True), **marks})
 
 
 def run_name(config: RunConfig) -> str:

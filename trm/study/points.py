@@ -6,7 +6,7 @@ from typing import Any
 
 from trm.errors import UserError
 from trm.study.experiment import Experiment, Scale, StudyFile
-from trm.study.fingerprint import evaluation_fingerprint
+from trm.study.fingerprint import evaluation_fingerprint, evaluation_marks
 from trm.study.merge import Flat, nearest
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 
@@ -31,7 +31,8 @@ class Point:
     @cached_property
     def evaluation_file(self) -> str:
         """File name of the evaluation inside each run's folder."""
-        return f"evaluation-{evaluation_fingerprint(self.evaluation)[:8]}.json"
+        marks = evaluation_marks(self.runs[0].config.data)
+        return f"evaluation-{evaluation_fingerprint(self.evaluation, marks)[:8]}.json"
 
     @property
     def evaluations(self) -> list[str]:

@@ -98,7 +98,8 @@ def check_evaluation(path: Path, evaluation: dict[str, Any], training: dict[str,
             settings = EvaluationConfig.model_validate_json(json.dumps(evaluation.get("evaluation")))
         except ValidationError:
             raise UserError(f"{path} holds settings of another version: {AGAIN}") from None
-        check_name(path, path.stem, f"evaluation-{evaluation_fingerprint(settings)[:8]}")
+        marks = {"ties": evaluation["ties"]} if "ties" in evaluation else {}  # none: by an earlier version
+        check_name(path, path.stem, f"evaluation-{evaluation_fingerprint(settings, marks)[:8]}")
 
 
 def weights_metadata(path: Path) -> dict[str, Any]:

@@ -191,6 +191,7 @@ class Pool:
         check = run.check_of(place, next(self._numbers))
         if (await check.run()).ok and not slice.unhealthy():
             self.health.restore(place)
+            await slice.note_checked(place[1])
         elif place in self.health.unchecked:
             if self.health.can_spare(place, self.hosts):
                 self.health.set_aside(place, "it is new, and its check failed")

@@ -5,6 +5,7 @@ been up in this call, or after an hour.
 """
 
 import asyncio
+import contextlib
 import json
 import secrets
 import threading
@@ -23,9 +24,9 @@ from .driver import end
 from .errors import DOWN, CloudError, DeletedByUser, Offline, PodError, red
 from .google import storage_transport
 from .guarding import guard_in_words, guard_trouble, may_exist, remaining
-from .health import SUSPECTS, Health
+from .health import SUSPECTS, Health, Place
 from .settings import ExecutorSettings
-from .worker.bucket import Bucket, Forged, Refused, Transport, key_id
+from .worker.bucket import Bucket, Forged, Refused, Transport, key_id, sign
 from .worker.bucket import Offline as BucketOffline
 
 LEAST_KEY = 32
@@ -200,8 +201,8 @@ class Slice:
         control = Control(bucket, self.hosts, document, state.orders["times"], self.cloud.call)
         await asyncio.to_thread(control.acquire)
         self._node, self._state, self._told = state.incarnation, (time.monotonic(), state), {}
-        if self._created and self.settings.check_host:
-            self.health.unchecked |= {(self.name, rank) for rank in range(self.hosts)}
+        if self.settings.check_host:
+            self.health.unchecked |= await asyncio.to_thread(self._unchecked, bucket, node)
         await asyncio.to_thread(self._tell_region, bucket)
         self.control = control
         self.say(f"it is up; its hosts {'start' if self._created else 'are asked what they do'}")
@@ -211,6 +212,19 @@ class Slice:
         self._transport = self._transport or storage_transport()
         place, patience = namespace(self.settings, key), self.cloud.patience
         return Bucket(place, key, self._transport, patience, self.say, self.stop)
+
+    def _unchecked(self, bucket: Bucket, node: str) -> set[Place]:
+        """Return the hosts that have not passed the check since the node was made, in this call or an earlier one."""
+        passed = {"node": node, "check": self.settings.check_host}
+        return {(self.name, rank) for rank in range(self.hosts) if bucket.read(_checked(rank)) != passed}
+
+    async def note_checked(self, rank: int) -> None:
+        """Tell later calls that a host has passed the check."""
+        if control := self.control:
+            passed = {"node": control.setup["node"], "check": self.settings.check_host}
+            document = sign(control.bucket.key, _checked(rank), passed)
+            with contextlib.suppress(*TROUBLE):  # then they check it again
+                await asyncio.to_thread(control.bucket.put, _checked(rank), document)
 
     def _tell_region(self, bucket: Bucket) -> None:
         """Say what it costs that bucket and slice are in different regions, if the account may ask."""
@@ -457,6 +471,10 @@ class Slice:
             if used and report:
                 left = left or may_exist(self.settings, f"Google did not answer within {CLOSE_SECONDS:.0f} s")
         return left
+
+
+def _checked(rank: int) -> str:
+    return f"hosts/{rank}/checked"
 
 
 def describe_beat(beat: Mapping[str, Any], lease_age: float) -> str:

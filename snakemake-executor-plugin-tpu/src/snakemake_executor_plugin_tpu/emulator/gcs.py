@@ -14,12 +14,13 @@ from socket import create_server
 from typing import Any
 from urllib.parse import unquote
 
+from snakemake_executor_plugin_tpu.worker.bucket import NO_BUCKET
+
 from .hosts import dying_with_us
 from .iam import denied, needed_for_storage
 from .metadata import Google
 from .web import Handler, HttpServer
 
-NO_BUCKET = "The specified bucket does not exist."
 ADDRESS = "127.0.0.1"
 
 

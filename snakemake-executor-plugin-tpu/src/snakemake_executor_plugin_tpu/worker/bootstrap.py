@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 import urllib.parse
 import urllib.request
@@ -64,10 +65,10 @@ def fetch(orders: "dict[str, Any]", folder: Path) -> None:
         data = answer.read()
     if hashlib.sha256(data).hexdigest() != folder.name:
         raise ValueError(f"the code in {orders['bucket']} is not what its name says")
-    new = folder.with_name(f".{folder.name}.{os.getpid()}")
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        archive.extractall(new)
-    os.rename(new, folder)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            archive.extractall(f"{made}/code")
+        os.rename(f"{made}/code", folder)
 
 
 def drop_to_user() -> Path:

@@ -30,7 +30,6 @@ NO_CREDENTIALS = (
     "This machine has no Google credentials: run `gcloud auth application-default login`, or set "
     "GOOGLE_APPLICATION_CREDENTIALS to a key file."
 )
-TOKEN = "instance/service-accounts/default/token"
 
 Document = dict[str, Any]
 Answer = tuple[int, Mapping[str, str], bytes]
@@ -61,15 +60,6 @@ class Found:
         self.data, self.generation, self.age = data, generation, age
 
 
-def metadata(path: str) -> str:
-    """Return what the metadata server says. Raises OSError."""
-    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-    request = urllib.request.Request(f"http://{host}/computeMetadata/v1/{path}")
-    request.add_header("Metadata-Flavor", "Google")
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return str(answer.read().decode())
-
-
 class Account:
     """Tokens of the host's service account."""
 
@@ -79,7 +69,11 @@ class Account:
     def token(self) -> str:
         """Return a valid token. Raises OSError, ValueError or KeyError if there is none."""
         if time.monotonic() > self._until:
-            found = json.loads(metadata(TOKEN))
+            host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+            url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
+            request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                found = json.loads(answer.read())
             self._token = str(found["access_token"])
             self._until = time.monotonic() + float(found["expires_in"]) / 2
         return self._token

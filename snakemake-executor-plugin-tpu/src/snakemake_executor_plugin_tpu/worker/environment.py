@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,17 +94,18 @@ def install_uv(say: Say) -> Path:
     """Install uv into its own folder by the host's pip, and return its path."""
     folder = root() / f"uv-{UV}"
     if not (folder / "bin" / "uv").exists():
-        new = folder.with_name(f".{folder.name}.{os.getpid()}")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-        try:
-            _run([*pip, "--no-deps", "--only-binary=:all:", "--target", str(new), f"uv=={UV}"], say)
-        except RuntimeError as error:
-            raise RuntimeError(
-                "uv could not be installed: the hosts need a package index, by external addresses or by Cloud NAT "
-                f"({error})"
-            ) from None
-        shutil.rmtree(folder, ignore_errors=True)
-        os.rename(new, folder)
+        with tempfile.TemporaryDirectory(dir=root(), prefix=".uv.") as made:
+            new = f"{made}/uv"
+            try:
+                _run([*pip, "--no-deps", "--only-binary=:all:", "--target", new, f"uv=={UV}"], say)
+            except RuntimeError as error:
+                raise RuntimeError(
+                    "uv could not be installed: the hosts need a package index, by external addresses or by Cloud NAT "
+                    f"({error})"
+                ) from None
+            shutil.rmtree(folder, ignore_errors=True)
+            os.rename(new, folder)
     return folder / "bin" / "uv"
 
 

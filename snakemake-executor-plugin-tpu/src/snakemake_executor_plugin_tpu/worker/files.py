@@ -55,15 +55,22 @@ def read_json(path: Path, default: Any = None) -> Any:
 
 def write_json(path: Path, document: Any) -> None:
     """Write a file that readers see complete or not at all. On a full disk the ballast makes room."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
+    # a name that others can guess may be a link of theirs
+    new, text = path.with_name(f".{path.name}.{os.urandom(8).hex()}"), json.dumps(document)
     try:
-        new.write_text(json.dumps(document))
+        _create(new, text)
     except OSError as error:
+        new.unlink(missing_ok=True)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         (root() / "ballast").unlink(missing_ok=True)
-        new.write_text(json.dumps(document))
+        _create(new, text)
     os.replace(new, path)
+
+
+def _create(path: Path, text: str) -> None:
+    with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(text)
 
 
 def is_locked(path: Path) -> bool:

@@ -104,7 +104,7 @@ def clear_libtpu_lock(lock: "Path | None" = None) -> bool:
     """Remove the lock file that a killed process left, unless a living one holds it: libtpu locks it by lockf."""
     lock = lock or Path(tempfile.gettempdir(), "libtpu_lockfile")
     try:
-        with open(lock, "r+") as file:
+        with open(lock, "r+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             lock.unlink()
             return True

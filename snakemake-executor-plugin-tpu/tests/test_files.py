@@ -1,0 +1,83 @@
+"""What another user of a host prepares under a name that can be guessed is neither written nor followed."""
+
+import hashlib
+import json
+import os
+
+import pytest
+
+from snakemake_executor_plugin_tpu.control import host_code
+from snakemake_executor_plugin_tpu.emulator.image import make_internet
+from snakemake_executor_plugin_tpu.emulator.web import Handler, HttpServer
+from snakemake_executor_plugin_tpu.worker import bootstrap, environment, files, runner
+
+CODE = host_code()
+NAME = hashlib.sha256(CODE).hexdigest()
+
+
+class Bucket(Handler):
+    """Answers a token, and the code of the loop."""
+
+    def do_GET(self):
+        token = json.dumps({"access_token": "token"}).encode()
+        self.answer(200, token if self.path.endswith("/token") else CODE)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TPU_HOST_ROOT", str(tmp_path))
+    return tmp_path
+
+
+def write(home, monkeypatch):
+    files.write_json(home / "state", [1])
+    assert files.read_json(home / "state") == [1]
+    return "state"
+
+
+def fetch(home, monkeypatch):
+    server = HttpServer(("127.0.0.1", 0), Bucket)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
+    server.start()
+    try:
+        bootstrap.fetch({"bucket": "gs://bucket"}, home / NAME)
+    finally:
+        server.stop()
+    assert (home / NAME / "tpu_host" / "worker" / "loop.py").exists()
+    return NAME
+
+
+def install(home, monkeypatch):
+    for name, value in make_internet(home).items():
+        monkeypatch.setenv(name, value)
+    assert os.access(environment.install_uv(print), os.X_OK)
+    return f"uv-{environment.UV}"
+
+
+@pytest.mark.parametrize("make", [write, fetch, install])
+def test_a_link_under_a_guessed_name_is_not_followed(home, monkeypatch, make):
+    mine = home / "mine"
+    mine.mkdir()
+    for name in ("state", NAME, f"uv-{environment.UV}"):
+        (home / f".{name}.{os.getpid()}").symlink_to(mine)
+    umask = os.umask(0o077)
+    try:
+        made = home / make(home, monkeypatch)
+    finally:
+        os.umask(umask)
+    assert not made.is_symlink()
+    assert made.stat().st_mode & 0o077 == 0
+    assert not [*mine.iterdir()]
+    left = {path.name for path in home.iterdir()} - {"mine", "internet", made.name}
+    assert len(left) == 3  # the links: no temporary name is left
+
+
+def test_a_link_in_place_of_the_lock_of_libtpu_is_left_alone(home):
+    (home / "mine").write_text("mine")
+    (home / "lock").symlink_to("mine")
+    assert not runner.clear_libtpu_lock(home / "lock")
+    assert (home / "lock").is_symlink()
+    (home / "lock").unlink()
+    (home / "lock").touch()
+    assert runner.clear_libtpu_lock(home / "lock")
