@@ -87,6 +87,8 @@ def test_a_living_snakemake_keeps_its_locks(long_run):
         ("snakemake", os.killpg, signal.SIGINT),
         ("snakemake", os.killpg, signal.SIGTERM),
         ("study run", os.kill, signal.SIGTERM),  # which passes it on
+        ("study run", os.kill, signal.SIGINT),
+        ("study run", os.killpg, signal.SIGINT),  # Ctrl-C, which reaches Snakemake twice
     ],
 )
 def test_a_signal_writes_no_report(long_run, command, send, number):

@@ -69,6 +69,8 @@ GUESSES = {"view_steps": 2, "view_guesses": 2}
         (figure(kind="heatmap", x="training.batch_size", y="training.lr"), "every point has training.lr=0.0001"),
         (figure(kind="ablation", x="model.mixer"), "every point has model.mixer=mlp: add values of model.mixer"),
         (figure(kind="isoflop", best="model.layers"), "every point has model.layers="),
+        (figure(kind="isoflop", best="training.batch_size", equal="model.d_model"), "every point has model.d_model="),
+        (figure(kind="isoflop", equal="model.d_modle"), "'model.d_modle'; did you mean 'model.d_model'?"),
         (figure(kind="votes"), "a figure of kind votes needs data.task=arc: remove it"),
         (figure(kind="restarts"), "a figure of kind restarts needs evaluation.restarts: set it"),
         (batch(figures=[{"kind": "unroll"}]), "a figure of kind unroll needs evaluation.unroll: set it"),

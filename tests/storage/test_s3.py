@@ -42,6 +42,10 @@ def test_the_pipeline_finds_its_files_in_s3(store):
     store.put_bytes("results/runs/a-1/training.json", b"{}")
     assert files.exists("results/runs/a-1/training.json")
     assert not files.exists("results/runs/b-2/training.json")
+    for step in (9, 10):
+        store.put_bytes(f"results/checkpoints/a-1/step-{step}/manifest.json", b"{}")
+    store.put_bytes("results/checkpoints/a-1/step-11/weights", b"no manifest yet")
+    assert (files.checkpoint("a-1"), files.checkpoint("a-10")) == (10, 0)
     assert files("results/runs/a-1", retrieve=False) == (f"{store.uri}/results/runs/a-1", {"retrieve": False})
     assert files.root == f".snakemake/storage/s3/{store.uri.removeprefix('s3://')}/"
 

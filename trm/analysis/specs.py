@@ -107,6 +107,12 @@ class Figure(Spec):
     """How to read the figure, in one line for docs/experiments.md."""
     reads: ClassVar[tuple[str, ...]] = ()
     """What it reads of a table besides the rows: curves (histories), or bins, guess, halting, traces of the sidecar."""
+
+    @property
+    def histories(self) -> tuple[str, ...]:
+        """Columns of the histories that it shows, where `reads` has curves."""
+        return ()
+
     kind: str
     name: str | None = None
     """File name; null: the kind and what distinguishes it."""

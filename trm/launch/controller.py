@@ -29,6 +29,8 @@ from trm.pipeline.settings import EVENTS
 
 DEFAULT_RATE = (100, 1)
 """Jobs and seconds of Snakemake's default `--max-jobs-per-timespan`."""
+ONE_REQUEST = 2.0
+"""Seconds in which a second SIGINT is the first again: from the terminal, and passed on by `study run`."""
 UNLOCKED = "Error: Directory cannot be locked."
 """What Snakemake says in a dry run beside a run, or after a kill, and then answers."""
 PLUGINS = ("snakemake_executor_plugin_", "trm/slurm/")
@@ -59,6 +61,7 @@ class Controller(logging.Filter):
         super().__init__()
         self._config = config
         self._interrupted = self._failed = False
+        self._interrupted_at = 0.0
         self._lock: TextIO | None = None
         self._project, self._snakemake = project, snakemake
         if not snakemake.is_main_process:
@@ -144,8 +147,10 @@ class Controller(logging.Filter):
         plan.announce(self._project, snakemake, self._failed)
 
     def _interrupt(self, number: int, frame: Any) -> None:
-        self._interrupted = True
-        signal.default_int_handler(number, frame)
+        again = self._interrupted and time.monotonic() - self._interrupted_at < ONE_REQUEST
+        self._interrupted, self._interrupted_at = True, time.monotonic()
+        if not again:
+            signal.default_int_handler(number, frame)
 
     def failed(self) -> None:
         """After a failure: a report of the results so far. Not after a signal: its sender does not want to wait."""

@@ -74,10 +74,11 @@ def _run(arguments: list[str], handle: TextIO) -> int:
             stdout=output,
             stderr=output,
         )
-        signal.signal(signal.SIGTERM, lambda number, frame: interrupt(process))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, frame: interrupt(process))
         return process
 
-    # Ctrl-C reaches Snakemake by itself (same terminal group); it stops its jobs, and we wait for it.
+    # Snakemake stops its jobs, and we wait for it.
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     terminated = signal.getsignal(signal.SIGTERM)
     try:
@@ -89,8 +90,8 @@ def _run(arguments: list[str], handle: TextIO) -> int:
 
 
 def interrupt(process: subprocess.Popen[bytes]) -> None:
-    """What Ctrl-C in a terminal does: SIGINT to Snakemake and to its jobs in this process group. After a SIGTERM,
-    Snakemake would wait until all running jobs have ended by themselves."""
+    """What Ctrl-C in a terminal does, also after `kill` of this process alone: SIGINT to Snakemake and to its jobs in
+    this process group. After a SIGTERM, Snakemake would wait until all running jobs have ended by themselves."""
     with suppress(psutil.NoSuchProcess):
         parent = psutil.Process(process.pid)
         for found in [*parent.children(recursive=True), parent]:
@@ -111,7 +112,8 @@ def _watched(start: Callable[[dict[str, str], int], subprocess.Popen[bytes]]) ->
             view.interrupt(number, frame)
             interrupt(process)
 
-        signal.signal(signal.SIGTERM, terminate)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, terminate)
         while process.poll() is None:
             view.update()
             with suppress(subprocess.TimeoutExpired):

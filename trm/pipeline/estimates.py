@@ -126,6 +126,7 @@ class Estimates:
         self._project, self._use_measured, self._set_up = project, measured, set_up
         self._stated = _priced(project)
         self._known: dict[tuple[str, int], Estimate] = {}
+        self._left: dict[Job, Cost] = {}
 
     @property
     def pod_hosts(self) -> int:
@@ -203,7 +204,12 @@ class Estimates:
         return Cost(seconds, hours, hours * machine.usd_per_device_hour)
 
     def left(self, job: Job) -> Cost:
-        """Cost of what is left of a job: a training goes on from its newest checkpoint."""
+        """Cost of what is left of a job: a training goes on from its newest checkpoint. Looked for once."""
+        if job not in self._left:
+            self._left[job] = self._left_of(job)
+        return self._left[job]
+
+    def _left_of(self, job: Job) -> Cost:
         cost = self.cost(job)
         done = self._project.files.checkpoint(job.name) if job.rule == "train" else 0
         if not done:

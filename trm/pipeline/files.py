@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from trm.storage import SCHEMES, scheme_of
@@ -21,6 +21,16 @@ def unreadable(prefix: str) -> str:
     except StorageError as error:
         return str(error)
     return ""
+
+
+def newest_steps(names: Iterable[str]) -> dict[str, int]:
+    """Run -> step of its newest complete checkpoint, by the files `results/checkpoints/<run>/step-<n>/...`."""
+    steps: dict[str, int] = {}
+    for name in names:
+        _, _, run, *rest = name.split("/")
+        if len(rest) == 2 and rest[0].startswith("step-") and rest[1] == "manifest.json":
+            steps[run] = max(steps.get(run, 0), int(rest[0].removeprefix("step-")))
+    return steps
 
 
 class Files:
@@ -45,6 +55,7 @@ class Files:
         if unread:
             self._storage = lambda address, **_: address.replace("://", ":")
         self._listed: dict[str, set[str]] = {}
+        self._steps: dict[str, int] | None = None
 
     def __call__(self, path: str, retrieve: bool | None = None) -> Any:
         """A file that a job reads or writes. `retrieve=False`: one in a bucket is passed as its address, and the job
@@ -77,13 +88,14 @@ class Files:
 
     def checkpoint(self, run: str) -> int:
         """Step of a run's newest complete checkpoint; 0: there is none."""
-        folder, complete = f"results/checkpoints/{run}", "step-*/manifest.json"
         if not self.prefix:
-            found: Iterable[PurePath] = Path(folder).glob(complete)
-        else:
-            names = map(PurePath, self._names("results/checkpoints/"))
-            found = (path for path in names if path.match(f"{folder}/{complete}"))
-        return max((int(path.parent.name.split("-")[1]) for path in found), default=0)
+            names = [
+                path.as_posix() for path in Path().glob(f"{self.checkpoints}/{run}/step-*/manifest.json")
+            ]
+            return newest_steps(names).get(run, 0)
+        if self._steps is None:
+            self._steps = newest_steps(self._names("results/checkpoints/"))
+        return self._steps.get(run, 0)
 
     @property
     def checkpoints(self) -> str:

@@ -219,7 +219,7 @@ def check_baseline(figure: Figure, experiments: Sequence[ResolvedExperiment], wh
 
 MEASURED = {"restarts": "restarts", "unroll": "unroll", "frontier": "unroll", "steps": "traces"}
 """Kind of figure -> the key of `evaluation` without which it has nothing to draw."""
-AXES = {"law": ("x",), "ablation": ("x",), "heatmap": ("x", "y"), "isoflop": ("best",)}
+AXES = {"law": ("x",), "ablation": ("x",), "heatmap": ("x", "y"), "isoflop": ("best", "equal")}
 """Kind of figure -> its fields that name a key of which it compares values."""
 
 

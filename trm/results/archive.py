@@ -21,9 +21,13 @@ from trm.study.reading import parse
 if TYPE_CHECKING:
     import pandas as pd
 
+    from trm.analysis.specs import Figure
+
 RESULTS = ("runs", "tables", "fits", "plots")
 """Folders of results. Data sets can be rebuilt, and checkpoints only serve to resume."""
 FILES = ("report.html", "report.json")
+AXES = ("run", "step", "rows", "flops")
+"""Columns of histories against which figures show the others."""
 
 
 def open_place(uri: str) -> Store:
@@ -112,7 +116,8 @@ def keep(
     """Copy tables to `out`/EXPERIMENT_SCALE/ with the specs of their figures, as `trm.results.redraw` reads them.
 
     What no figure of an experiment reads is left out: the runs' histories, counts by difficulty, traces, and columns of
-    KEPT_IF_DRAWN. Numbers have ten significant digits; columns of one value are in the sidecar, as `constant`.
+    KEPT_IF_DRAWN. Numbers have ten significant digits, those of curves seven; what is equal in all rows, or in those of
+    a run, is held once, in the sidecar.
 
     Args:
         tables: experiment -> path of its CSV.
@@ -139,17 +144,13 @@ def keep(
             )
         for part in {"bins", "guess", "halting", "traces"} & set(table.info) - reads:
             table.info[part] = type(table.info[part])()
-        curves = table.curves
-        drawn = [getattr(spec, "metric", "") for spec in specs if "curves" in spec.reads]
-        if all(drawn):  # one column each, which most rows lack if it is of validations
-            columns = [metric for metric in drawn if metric in curves]
-            curves = curves.dropna(subset=columns, how="all") if columns else curves.iloc[:0]
+        curves = drawn(table.curves, specs)
         wanted = json.dumps(figures[experiment])
-        unread = [name for name in table.rows if name.startswith(KEPT_IF_DRAWN) and name not in wanted]
+        unread = [name for name in map(str, table.rows) if name.startswith(KEPT_IF_DRAWN) and name not in wanted]
         rows = _rounded(table.rows.drop(columns=unread))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            small = compact(replace(table, rows=rows, curves=_rounded(curves)))
+            small = compact(replace(table, rows=rows, curves=_rounded(curves, 7)))
             save(small, folder / "table.csv")
             text = json.dumps(figures[experiment], indent=1) + "\n"
             (folder / "figures.json").write_text(text, encoding="utf-8")
@@ -170,8 +171,15 @@ KEPT_IF_DRAWN = (
 """Columns that are kept only if a figure names them: times on one machine, and variances."""
 
 
-def _rounded(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """The frame with ten significant digits: what is kept in git need not hold the last bits of a mean."""
+def drawn(curves: "pd.DataFrame", specs: Iterable["Figure"]) -> "pd.DataFrame":
+    """The rows and columns of histories that figures show: most rows lack what only validations measure."""
+    shown = dict.fromkeys(name for spec in specs for name in spec.histories if name in curves)
+    axes = [name for name in AXES if name in curves]
+    return curves[[*axes, *shown]].dropna(subset=list(shown), how="all") if shown else curves[axes].iloc[:0]
+
+
+def _rounded(frame: "pd.DataFrame", digits: int = 10) -> "pd.DataFrame":
+    """The frame with so many significant digits: what is kept in git need not hold the last bits of a mean."""
     floats = frame.select_dtypes("float64").items()
-    rounded = {str(name): column.map(lambda value: float(f"{value:.10g}")) for name, column in floats}
+    rounded = {str(name): column.map(lambda value: float(f"{value:.{digits}g}")) for name, column in floats}
     return frame.assign(**rounded)

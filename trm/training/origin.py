@@ -73,9 +73,9 @@ def check_run(trained: TrainedModel, dataset: Dataset) -> bool:
             raise UserError(
                 f"{dataset.folder} has {name} {there}, but the run was trained with {here}: give the run's data set"
             )
-    said, same = _said(trained), is_own(trained, dataset)
+    known, same = _known(trained), is_own(trained, dataset)
     if not same and max(sizes.num_ids, meta["num_ids"]) > 1:
-        _check_identifiers(trained, dataset, said)
+        _check_identifiers(trained, dataset, known)
     check_unseen(trained, dataset, "test")
     if not same:
         built, wanted = dataset.manifest.get("config", {}), _identity(trained)
@@ -87,7 +87,7 @@ def check_run(trained: TrainedModel, dataset: Dataset) -> bool:
 
 def is_own(trained: TrainedModel, dataset: Dataset) -> bool:
     """Whether the run was trained on this data set."""
-    return bool(_said(trained)["identity"] == dataset.identity)
+    return bool(_known(trained)["identity"] == dataset.identity)
 
 
 def check_unseen(trained: TrainedModel, dataset: Dataset, split: str) -> None:
@@ -95,8 +95,8 @@ def check_unseen(trained: TrainedModel, dataset: Dataset, split: str) -> None:
 
     Prints a warning if none is found, but the run keeps the keys of a part of its training puzzles only.
     """
-    said = _said(trained)
-    seen, count = np.frombuffer(base64.b64decode(said["puzzles"]), dtype=np.uint64), said["train_puzzles"]
+    origin = _known(trained)
+    seen, count = np.frombuffer(base64.b64decode(origin["puzzles"]), dtype=np.uint64), origin["train_puzzles"]
     divided = bool(dataset.manifest) and is_own(trained, dataset)  # when it was built
     if divided or not len(seen) or not dataset.has(split):
         return
@@ -118,10 +118,10 @@ def check_unseen(trained: TrainedModel, dataset: Dataset, split: str) -> None:
         )
 
 
-def _check_identifiers(trained: TrainedModel, dataset: Dataset, said: dict[str, Any]) -> None:
-    ids = said["identifiers"], dataset.identifiers
+def _check_identifiers(trained: TrainedModel, dataset: Dataset, known: dict[str, Any]) -> None:
+    ids = known["identifiers"], dataset.identifiers
     more = dataset.puzzles.num_ids > trained.meta["num_ids"]
-    if more or (ids[0] != ids[1] and (all(ids) or said["identity"])):
+    if more or (ids[0] != ids[1] and (all(ids) or known["identity"])):
         raise UserError(
             f"the puzzle identifiers of {dataset.folder} are not those that the run has learnt "
             f"({dataset.puzzles.num_ids:,} here, {trained.meta['num_ids']:,} there): give the run's data set"
@@ -130,7 +130,7 @@ def _check_identifiers(trained: TrainedModel, dataset: Dataset, said: dict[str, 
         log.warning("nothing says whether %s has the puzzle identifiers of the run", dataset.folder)
 
 
-def _said(trained: TrainedModel) -> dict[str, Any]:
+def _known(trained: TrainedModel) -> dict[str, Any]:
     """The run's record; of one by an earlier version, what its config tells."""
     known: dict[str, Any] = {"identity": "", "identifiers": "", "puzzles": ""}
     known["train_puzzles"] = trained.config.data.train_puzzles

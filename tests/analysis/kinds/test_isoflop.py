@@ -63,6 +63,19 @@ def test_the_best_value_at_equal_compute_and_its_exponent_are_found(tmp_path: Pa
     assert drawing.answer.endswith("read after 8 test steps.")
 
 
+def test_a_curve_holds_the_runs_of_one_value_of_equal(tmp_path: Path) -> None:
+    """Of three values that are no budgets, each gets its own optimum."""
+    table = spent(tmp_path, 0.25)
+    budgets = sorted(table.rows["train_flops"].round(-9).unique())
+    table.rows["model.halt_max_steps"] = (
+        table.rows["train_flops"].round(-9).map(lambda c: 2 ** budgets.index(c))
+    )
+    spec = figure(kind="isoflop", y="error", equal="model.halt_max_steps")
+    (law,) = spec.fits("isoflop")
+    group = fit_table(table, law.model_copy(update={"bootstrap": 20}))["groups"][0]
+    assert [item["second"] for item in group["optima"]] == pytest.approx([1, 2, 4, 8, 16])
+
+
 def test_a_best_width_at_the_edge_of_the_grid_only_bounds_it(tmp_path: Path) -> None:
     table = spent(tmp_path, 0.9)
     fit = fit_table(table, figure(kind="isoflop", y="error").fits("isoflop")[0])

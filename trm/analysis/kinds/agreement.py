@@ -28,6 +28,10 @@ class Spec(Figure):
     metrics: tuple[str, ...] = ("train/loss", "train/grad_norm")
     """Columns of history.csv, one column of panels each."""
 
+    @property
+    def histories(self) -> tuple[str, ...]:
+        return self.metrics
+
 
 class Agreement(NamedTuple):
     """How one grid point compares with the first."""

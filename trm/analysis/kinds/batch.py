@@ -12,6 +12,7 @@ from trm.analysis.specs import Figure, FitSpec
 from trm.analysis.words import noun, number, sentence, value_name
 
 X = "training.batch_size"
+NOISE_SCALE = "train/noise_scale"
 PRICES = {
     "steps": ("Steps", Label("steps", log=True)),
     "rows": ("Puzzles", Label("puzzles offered", log=True)),
@@ -29,6 +30,10 @@ class Spec(Figure):
         "what a target costs at each batch size: the critical batch is where the curve leaves the line of perfect "
         "scaling; accuracy instead, if no run reaches a target"
     )
+
+    @property
+    def histories(self) -> tuple[str, ...]:
+        return (NOISE_SCALE,)
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
         law = FitSpec(experiments=(experiment,), form="critical_batch", x=X, where=self.where)
@@ -153,9 +158,9 @@ def _law(steps: Axes, rows: Axes, group: dict[str, Any], batches: np.ndarray, co
 def noise_scale(rows: pd.DataFrame, curves: pd.DataFrame) -> float | None:
     """tr(Sigma) / |G|^2 (arXiv 1812.06162, eq. 2.9) as training measured it between micro-batches: median over each
     run's last half, geometric mean over runs; None: not measured."""
-    if "train/noise_scale" not in curves:
+    if NOISE_SCALE not in curves:
         return None
-    logged = curves[curves["run"].isin(rows["run"])].dropna(subset="train/noise_scale")
-    halves = [part.iloc[len(part) // 2 :].median() for _, part in logged.groupby("run")["train/noise_scale"]]
+    logged = curves[curves["run"].isin(rows["run"])].dropna(subset=NOISE_SCALE)
+    halves = [part.iloc[len(part) // 2 :].median() for _, part in logged.groupby("run")[NOISE_SCALE]]
     known = [half for half in halves if half > 0]
     return float(np.exp(np.mean(np.log(known)))) if known else None

@@ -36,6 +36,10 @@ class Spec(Figure):
     against: Literal["step", "rows", "flops"] = "step"
     """The x axis."""
 
+    @property
+    def histories(self) -> tuple[str, ...]:
+        return (self.metric,)
+
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     table = tables[0]
