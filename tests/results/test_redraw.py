@@ -146,7 +146,7 @@ def test_a_page_shows_the_established_findings_of_a_figure_first_and_at_most_eig
 def test_kept_files_are_small():
     sizes = [path.stat().st_size for path in KEPT.rglob("*") if path.is_file()]
     runs = sum(len(json.loads(path.read_text())["runs"]) for path in KEPT.rglob("table.csv.json"))
-    assert sum(sizes) < 3_500 * runs
+    assert sum(sizes) < 3_000 * runs
 
 
 def test_what_cannot_be_drawn(tmp_path):

@@ -116,8 +116,8 @@ def keep(
     """Copy tables to `out`/EXPERIMENT_SCALE/ with the specs of their figures, as `trm.results.redraw` reads them.
 
     What no figure of an experiment reads is left out: the runs' histories, counts by difficulty, traces, and columns of
-    KEPT_IF_DRAWN. Numbers have ten significant digits, those of curves seven; what is equal in all rows, or in those of
-    a run, is held once, in the sidecar.
+    KEPT_IF_DRAWN. Numbers have ten significant digits, those of curves seven; columns of one value are in the sidecar,
+    as `constant`.
 
     Args:
         tables: experiment -> path of its CSV.

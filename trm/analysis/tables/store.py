@@ -196,30 +196,18 @@ def save(table: Table, out: str | Path) -> None:
 
 
 def compact(table: Table) -> Table:
-    """The table with each fact held once, from where `load` takes it: columns of one value in the sidecar as
-    `constant`, columns of one value a run as `of_runs` (in the order of its names in `run`), and what all runs share
-    in `runs` as `every_run`."""
+    """The table with its columns of one value in the sidecar, as `constant`, and what all runs share said once, as
+    `every_run`, from where `load` takes them."""
     rows = table.rows
     same = [name for name in rows if name != "run" and rows[name].nunique(dropna=False) == 1]
-    constant = _plain(rows[same].iloc[:1])
-    by_run = rows.drop(columns=same).groupby("run", sort=False)
-    counts = by_run.nunique(dropna=False).max()
-    repeated = list(counts.index[counts == 1]) if len(by_run) < len(rows) else []
-    firsts = rows.drop_duplicates("run")[["run", *repeated]]
+    first = rows[same].astype("object").iloc[0]
+    constant = first.where(first.notna(), None).to_dict()
     runs = table.info["runs"]
     one, *others = runs.values()
     shared = {key: value for key, value in one.items() if all((key, value) in run.items() for run in others)}
     apart = {name: {key: run[key] for key in run if key not in shared} for name, run in runs.items()}
-    once = {"constant": {name: values[0] for name, values in constant.items()}, "of_runs": _plain(firsts)}
-    info = {**table.info, **once, "every_run": shared, "runs": apart}
-    return Table(rows.drop(columns=[*same, *repeated]), table.curves, info)
-
-
-def _plain(frame: pd.DataFrame) -> dict[str, list[Any]]:
-    """The columns as JSON holds them; null: no value."""
-    objects = frame.astype("object")
-    plain = objects.where(objects.notna(), None)
-    return {str(name): column.tolist() for name, column in plain.items()}
+    said_once = {"constant": constant, "every_run": shared, "runs": apart}
+    return Table(rows.drop(columns=same), table.curves, {**table.info, **said_once})
 
 
 def load(path: str | Path) -> Table:
@@ -235,8 +223,6 @@ def load(path: str | Path) -> Table:
         both = (found, pd.read_csv(curves, low_memory=False))
         table, history = (_texts(frame, lambda text: text.removeprefix("'")) for frame in both)
         same = {name: np.nan if value is None else value for name, value in info.pop("constant", {}).items()}
-        of_runs = pd.DataFrame(info.pop("of_runs", {"run": []}))
-        table = table.join(of_runs.where(of_runs.notna(), np.nan).set_index("run"), on="run")
         table = pd.concat([table, pd.DataFrame(same, index=table.index)], axis=1)
         for name in ("primary", "main", "evaluation.first", "finished"):
             table[name] = table[name].astype(str) == "True"
