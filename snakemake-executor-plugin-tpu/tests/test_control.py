@@ -263,7 +263,7 @@ def test_the_other_hosts_of_a_slice_that_ends_get_no_job(call, empty_pod, tmp_pa
 @pytest.mark.full
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.parametrize("goes_on", ["elsewhere", "on the slice that is made anew"])
-def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path, monkeypatch, goes_on):
+def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path, goes_on):
     async def story(pod):
         async with Controller(pod, tmp_path / "call", slices=2) as controller:
             go = tmp_path / "go"
@@ -280,7 +280,6 @@ def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path, monke
             assert controller.output.count("launching it again") == 1
 
     with EmulatedPod(tmp_path / "pod", "v4-8", slices=2) as pod:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", pod.gcs.url)
         asyncio.run(story(pod))
 
 

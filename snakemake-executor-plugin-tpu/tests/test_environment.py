@@ -89,9 +89,8 @@ def test_environment_is_made_once_on_each_host(making, tmp_path):
     assert again == made
 
 
-def test_a_minute_without_a_package_index_is_waited_for_once_a_slice_was_up(making, tmp_path, monkeypatch):
+def test_a_minute_without_a_package_index_is_waited_for_once_a_slice_was_up(making, tmp_path):
     pod, _ = making(tmp_path)
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", pod.gcs.url)
     lock, wheel = tmp_path / "jobs.lock", make_wheel(tmp_path, 42)
     lock.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==42.0\n")
 

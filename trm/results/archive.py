@@ -146,7 +146,9 @@ def keep(
             table.info[part] = type(table.info[part])()
         curves = drawn(table.curves, specs)
         wanted = json.dumps(figures[experiment])
-        unread = [name for name in map(str, table.rows) if name.startswith(KEPT_IF_DRAWN) and name not in wanted]
+        unread = [
+            name for name in map(str, table.rows) if name.startswith(KEPT_IF_DRAWN) and name not in wanted
+        ]
         rows = _rounded(table.rows.drop(columns=unread))
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ class Panel(Strict):
     experiment: str
     show: Literal["curves", "loss", "best", "attempts"]
     """curves: the metric against the choice, a curve a budget. loss: the metric at the best choice against compute.
-    best: the best choice against compute, or what else `equal` names. attempts: what several attempts solve, measured and
+    best: the best choice against compute, or what else `equal` names. attempts: what several solve, measured and
     predicted."""
     best: Column = "model.d_model"
     """The choice at equal compute."""

@@ -90,7 +90,8 @@ class EmulatedPod:
         self.google.start()
         for host in self.hosts:
             host.metadata.start()
-        os.environ.setdefault("STORAGE_EMULATOR_HOST", self.gcs.url)
+        self.before = os.environ.get("STORAGE_EMULATOR_HOST")
+        os.environ["STORAGE_EMULATOR_HOST"] = self.gcs.url
         self.gcs.create_bucket(BUCKET)
         return self
 
@@ -104,8 +105,9 @@ class EmulatedPod:
         self.gcs.stop()
         if self.watcher is not None:
             self.watcher.communicate()
-        if os.environ.get("STORAGE_EMULATOR_HOST") == self.gcs.url:
-            del os.environ["STORAGE_EMULATOR_HOST"]
+        os.environ.pop("STORAGE_EMULATOR_HOST", None)
+        if self.before is not None:
+            os.environ["STORAGE_EMULATOR_HOST"] = self.before
 
     def client(self) -> Any:
         """Return a client of the emulated Cloud Storage that acts as the owner of the buckets."""
