@@ -168,6 +168,9 @@ def test_an_interrupted_write_leaves_nothing_that_passes_for_done(tmp_path, pool
         build_dataset(small(train_puzzles=10), pool_4x4, target)
     assert not (target / "manifest.json").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["set"]  # no temporary folder stays
+    monkeypatch.setattr(files.tempfile, "mkdtemp", lambda **options: full(target))
+    with pytest.raises(UserError, match="set: No space left on device; free space"):
+        build_dataset(small(), pool_4x4, target)
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path, pool_4x4, monkeypatch):
