@@ -1,6 +1,5 @@
 """What a TPU pod costs: profiles/tpu with each slice that it names, and jobs packed onto hosts."""
 
-import json
 import random
 import sys
 from pathlib import Path
@@ -14,14 +13,12 @@ from snakemake.cli import parse_args
 
 from tests.pipeline.conftest import planned
 from tests.shell import ROOT
-from trm.checks.tpu_check.check import program_key
 from trm.errors import UserError
 from trm.launch.jobs import shell_prefix
 from trm.pipeline import plan
 from trm.pipeline.cloud import tpu_pod
 from trm.pipeline.estimates import Cost, Estimates, Job
 from trm.pipeline.project import Project, open_project
-from trm.study.slices import parse_slice
 
 
 @pytest.fixture
@@ -84,20 +81,6 @@ def test_a_slice_that_does_not_exist_is_refused():
         tpu_pod("v4-7")
     with pytest.raises(UserError, match="tpu-slices is 0: give a number of slices"):
         tpu_pod("v4-8", slices=0)
-
-
-def test_what_was_compiled_here_changes_no_price(profile, monkeypatch, tmp_path):
-    _, project = profile(experiments="baseline")
-    before = planned(project)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "config").symlink_to(ROOT / "config")
-    folder = tmp_path / "results/tpu-check"
-    folder.mkdir(parents=True)
-    for run in project.runs.values():
-        key = program_key(run.config, parse_slice("v4-8"), "train")
-        answer = {"fits": True, "cycles": 42_000_000, "collectives": {}, "peak_gib": 1.0}
-        (folder / f"{key}.json").write_text(json.dumps(answer))
-    assert planned(project) == before
 
 
 def machine(hosts: int, **seconds: float) -> SimpleNamespace:
