@@ -27,6 +27,8 @@ def test_help_names_every_command(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in COMMANDS)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith(f"trm {__version__}")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -187,11 +189,6 @@ def test_a_standard_input_that_holds_no_puzzles_is_one_sentence(content, monkeyp
 def test_a_run_on_mazes_is_no_model_of_sudoku(wrong, capsys):
     assert main(["solve", "." * 81, "--model", str(wrong / "run")]) == 2
     assert "has no model of Sudoku, only of maze: give --model a run on Sudoku" in capsys.readouterr().err
-
-
-def test_the_version_is_said(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith(f"trm {__version__}")
 
 
 def test_study_list_and_show(capsys):

@@ -35,17 +35,6 @@ def test_source_build_inspect(tmp_path, monkeypatch, capsys):
         assert words in capsys.readouterr().out
 
 
-def test_files_stand_apart_from_the_identity(tmp_path, capsys):
-    path = tmp_path / "a.csv"
-    path.write_text("source,question,answer,rating\nx,.234341221434321,1234341221434321,0\n")
-    config = ["--config", '{"source": "csv", "box_rows": 2, "box_cols": 2}']
-    assert main(["data", "source", *config, "--files", str(path), "--out", str(tmp_path / "out")]) == 0
-    assert "1 puzzles in 1 classes" in capsys.readouterr().out
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert len(manifest["identity"]["sha256"][0]) == 64
-    assert str(tmp_path) not in json.dumps(manifest["identity"])
-
-
 def test_inspect_draws_mazes(capsys, mazes):
     assert data(f"inspect {mazes}") == 0
     text = capsys.readouterr().out

@@ -1,11 +1,8 @@
 """Public collections, from a web server on this machine."""
 
-import functools
 import hashlib
 import io
-import threading
 import zipfile
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -20,27 +17,15 @@ PAGE = f"# two puzzles\n{PUZZLE.replace('.', '0')}\n{'.' * 81}\n"
 CHECKSUM = hashlib.sha256(PAGE.encode()).hexdigest()
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
-def server(tmp_path):
-    """Address of a folder with the puzzles as text and in an archive."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-    (folder / "puzzles.txt").write_text(PAGE)
+def server(hub):
+    """Address of a server that has the puzzles as text and in an archive, and the archive."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("data/puzzles2_17_clue", PAGE)
         archive.writestr("data/other", "x")
-    (folder / "data.zip").write_bytes(packed.getvalue())
-    served = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{served.server_port}", folder
-    served.shutdown()
-    served.server_close()
+    hub.files |= {"/puzzles.txt": PAGE.encode(), "/data.zip": packed.getvalue()}
+    return f"http://127.0.0.1:{hub.server_port}", packed.getvalue()
 
 
 def git_name(content: bytes) -> str:
@@ -49,8 +34,7 @@ def git_name(content: bytes) -> str:
 
 @pytest.mark.parametrize("pinned", ["sha256", "git"])
 def test_a_collection_becomes_a_file_of_the_official_layout(server, pinned, tmp_path, monkeypatch, capsys):
-    address, folder = server
-    content, out = (folder / "data.zip").read_bytes(), tmp_path / "a.csv"
+    (address, content), out = server, tmp_path / "a.csv"
     if pinned == "git":
         known = Collection(f"{address}/data.zip", git_name(content), "17_clue", "0" * 64)
         monkeypatch.setitem(collections.COLLECTIONS, "17_clue", known)

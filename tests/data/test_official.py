@@ -1,15 +1,12 @@
 """The official source against a local HTTP server that plays the hub: pinned, checked, cached, resumed."""
 
 import hashlib
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 from huggingface_hub import constants
 
-from tests.data.conftest import build, maze_config
+from tests.data.conftest import REVISION, build, maze_config
 from trm.data.dataset import load
 from trm.data.pool import TEST, load_pool
 from trm.errors import UserError
@@ -22,61 +19,7 @@ from trm.tasks.sudoku.classes import class_keys
 from trm.tasks.sudoku.geometry import Geometry, to_text
 from trm.tasks.sudoku.pool import generated_pool as generated_sudoku
 
-REPOSITORY, REVISION = "team/puzzles", "a" * 40
-
-
-class Hub(ThreadingHTTPServer):
-    """Serves files by Range requests; a connection breaks after `cut` bytes, `refuse` are statuses to answer first."""
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files, self.asked, self.cut, self.refuse = {}, [], None, []
-
-
-class Handler(BaseHTTPRequestHandler):
-    disable_nagle_algorithm = True
-
-    def do_GET(self):
-        hub = self.server
-        content = hub.files.get(self.path)
-        if hub.refuse or content is None:
-            self.send_error(hub.refuse.pop(0) if hub.refuse else 404)
-            return
-        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-"))
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(content) - start))
-        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-        self.send_header("X-Repo-Commit", REVISION)
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        hub.asked.append((self.path, start))
-        body = content[start:]
-        if hub.cut is not None and len(body) > hub.cut:
-            body, self.close_connection = body[: hub.cut], True
-        self.wfile.write(body)
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    server = Hub()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the client's attempts
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+REPOSITORY = "team/puzzles"
 
 
 def publish(hub, monkeypatch, task, train: str, test: str) -> None:

@@ -44,7 +44,3 @@ def test_permutations_are_uniform_enough():
 def test_purposes_and_seeds_do_not_meet():
     roots = {rng.root_key(seed, purpose) for seed in range(-50, 50) for purpose in rng.PURPOSES}
     assert len(roots) == 100 * len(rng.PURPOSES)
-
-
-def test_shuffled_is_a_permutation():
-    assert sorted(rng.shuffled(rng.root_key(3, "split"), 1000).tolist()) == list(range(1000))

@@ -114,13 +114,6 @@ def test_the_time_left_counts_what_is_planned_and_follows_what_was_measured(log,
     assert study.left() == 3723 + 3 * 2
 
 
-def test_elsewhere_than_on_a_terminal_a_finished_run_has_no_line_of_its_own(told, log):
-    told(STARTED, PLAN, job(1, "a", log=log))
-    told({"event": "finished", "id": 1}, job(2, rule="table"), {"event": "finished", "id": 2})
-    told({"event": "message", "text": "the slice was preempted"})
-    assert told.text.splitlines() == ["2 runs to train, about 46 s left", "the slice was preempted"]
-
-
 def test_it_ends_with_the_answers_of_the_figures(told, tmp_path):
     (tmp_path / "a.json").write_text('{"answer": "Exact accuracy is 5.0 points higher."}')
     told(STARTED, PLAN)
@@ -133,14 +126,17 @@ def test_it_ends_with_the_answers_of_the_figures(told, tmp_path):
 
 
 def test_elsewhere_than_on_a_terminal_it_is_never_silent_for_long(clock, told, log):
+    """A finished run has no line of its own."""
     for events in ([], [STARTED, PLAN], [job(1, "a", log=log), job(2, rule="table")], []):
         clock[0] += console.SILENCE
         told(*events)
+    told({"event": "finished", "id": 1}, {"event": "message", "text": "the slice was preempted"})
     told.view.interrupt(15, None)
     assert told.text.splitlines() == [
         "looking for what is to be done (30 s)",
         "2 runs to train, about 46 s left",
         *[f"0/2 runs, {RUN}, 42 %, validation 12.5 % (4 steps), 1 other job, about 63 min left"] * 2,
+        "the slice was preempted",
         "Stopping: each run writes its checkpoint.",
     ]
 

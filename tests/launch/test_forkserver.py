@@ -81,10 +81,6 @@ def test_signals_reach_the_fork(number, servers, started, dataset_folder, tmp_pa
     assert client.returncode == (143 if number == signal.SIGTERM else -signal.SIGKILL), rest
 
 
-def test_other_settings_of_libraries_run_by_themselves(servers):
-    python(*TRM, "train", "--help", env=servers | {"OMP_NUM_THREADS": "2"}, check=True)
-
-
 def test_a_folder_with_a_long_name_leaves_jobs_to_themselves(tmp_path, monkeypatch, capfd):
     deep = tmp_path / ("x" * 100)
     deep.mkdir()

@@ -17,10 +17,8 @@ from trm.errors import UserError
 from trm.launch.jobs import Jobs
 from trm.launch.lock import wait_and_join
 from trm.launch.snakemake import with_config
-from trm.pipeline.catalogue import RUN_FILES
 from trm.pipeline.project import open_project
 from trm.pipeline.settings import parse_overrides
-from trm.results.cleanup import clean, find_entries
 
 
 @pytest.fixture
@@ -110,35 +108,6 @@ def test_a_second_run_waits_for_a_living_one(fresh):
     out, error = second.communicate(timeout=120)
     assert second.returncode == 0, error
     assert "html_report" in out
-
-
-def test_only_checkpoints_that_nobody_can_need_are_removed(tmp_path):
-    """An evaluation may go on after its run is finished."""
-    states = {
-        "finished-run": "finished",
-        "finished-run/evaluation-1": "finished",
-        "finished-run/evaluation-2": "unfinished",
-        "forgotten-run": "unknown",
-        "unfinished-run": "unfinished",
-    }
-    for name in states:
-        file = tmp_path / "checkpoints" / name / "1/part"
-        file.parent.mkdir(parents=True)
-        file.write_bytes(b"x" * 10)
-        os.utime(file, (5, 5))
-    done = tmp_path / "runs/finished-run"
-    done.mkdir(parents=True)
-    for file in (*RUN_FILES, "evaluation-1.json"):
-        (done / file).touch()
-    entries = find_entries(str(tmp_path), states.keys() - {"forgotten-run"})
-    assert {entry.name: entry.state for entry in entries} == states
-    removed = [entry.name for entry in clean(str(tmp_path), entries, False, True)]
-    assert removed == ["finished-run", "finished-run/evaluation-1"]
-    assert (tmp_path / "checkpoints/finished-run/1/part").exists()
-    clean(str(tmp_path), entries, True, False)
-    left = {str(path.parent.parent.relative_to(tmp_path / "checkpoints")) for path in tmp_path.rglob("part")}
-    assert left == {"finished-run/evaluation-2", "unfinished-run"}
-    assert not list((tmp_path / "checkpoints").glob("forgotten-run"))
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,11 @@ def test_sizes_of_known_pools():
     [
         ({"experimets": "batch"}, "--config experimets: unknown key; did you mean 'experiments'?"),
         ({"budget_hours": "x"}, "--config budget_hours: must be a number, not 'x'"),
+        *(({"budget_hours": value}, "budget_hours: must be above 0") for value in ("-1", "0")),
+        *(
+            ({"budget_hours": value}, "budget_hours: input should be a finite number")
+            for value in ("nan", "inf")
+        ),
         ({"experiments": "bach"}, "has no experiment 'bach'"),
     ],
 )

@@ -18,7 +18,6 @@ import yaml
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from tests.pipeline.conftest import ROOT
 from tests.rehearsal import checkout, compiled_kernel, share_kernel
-from tests.shell import python
 
 PAGE = (ROOT / "docs" / "cloud.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
@@ -150,32 +149,3 @@ def test_every_block_of_the_page_works(tmp_path):
         assert not pod.api.queued
     assert any("node READY" in text for text in said)
     assert (folder / "results" / "plots" / "scaling_laws.pdf").stat().st_size > 5000
-
-
-@pytest.fixture
-def gcloud(tmp_path):
-    """Exit code of a command of the stand-in, whose state is empty at first."""
-    environment = {"GCLOUD_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
-    program = ROOT / "tests/pipeline/gcloud.py"
-    return lambda command: python(program, *command.split(), env=environment).returncode
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "compute tpus create x",
-        "storage buckets create my-bucket",
-        "projects add-iam-policy-binding p --role=roles/x",
-    ],
-)
-def test_other_commands_are_refused(command, gcloud):
-    assert gcloud(command) == 2
-
-
-def test_a_role_with_a_permission_that_does_not_exist_is_refused(gcloud):
-    create = "iam roles create trmPodEnd --project=my-project --permissions="
-    assert gcloud("config set project my-project") == 0
-    assert gcloud(f"{create}tpu.nodes.delete") == 1  # nobody is logged in
-    assert gcloud("auth login") == 0
-    assert gcloud(f"{create}tpu.queuedresources.delete,tpu.nodes.delete") == 1
-    assert gcloud(f"{create}tpu.nodes.delete,tpu.nodes.get") == 0

@@ -1,6 +1,5 @@
 """What a TPU pod costs: profiles/tpu with each slice that it names, and jobs packed onto hosts."""
 
-import json
 import random
 import sys
 from pathlib import Path
@@ -14,15 +13,12 @@ from snakemake.cli import parse_args
 
 from tests.pipeline.conftest import planned
 from tests.shell import ROOT
-from trm.checks.tpu_check.check import program_key
 from trm.errors import UserError
 from trm.launch.jobs import shell_prefix
 from trm.pipeline import plan
 from trm.pipeline.cloud import tpu_pod
 from trm.pipeline.estimates import Cost, Estimates, Job
 from trm.pipeline.project import Project, open_project
-from trm.study.cost import read_hardware
-from trm.study.slices import parse_slice
 
 
 @pytest.fixture
@@ -85,48 +81,6 @@ def test_a_slice_that_does_not_exist_is_refused():
         tpu_pod("v4-7")
     with pytest.raises(UserError, match="tpu-slices is 0: give a number of slices"):
         tpu_pod("v4-8", slices=0)
-
-
-def test_what_was_compiled_here_changes_no_price(profile, monkeypatch, tmp_path):
-    _, project = profile(experiments="baseline")
-    before = planned(project)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "config").symlink_to(ROOT / "config")
-    folder = tmp_path / "results/tpu-check"
-    folder.mkdir(parents=True)
-    for run in project.runs.values():
-        key = program_key(run.config, parse_slice("v4-8"), "train")
-        answer = {"fits": True, "cycles": 42_000_000, "collectives": {}, "peak_gib": 1.0}
-        (folder / f"{key}.json").write_text(json.dumps(answer))
-    assert planned(project) == before
-
-
-def test_every_tpu_has_one_utilisation():
-    names = [
-        name for name, entry in yaml.safe_load((ROOT / "config/hardware.yaml").read_text()).items()
-        if "slices" in entry
-    ]  # fmt: skip
-    machines = [read_hardware(ROOT / "config/hardware.yaml", name) for name in names]
-    assert len({machine.utilisation for machine in machines}) == 1
-    for machine in machines:
-        peak = parse_slice(machine.slices[0]).generation.peak_flops
-        assert machine.flops_per_second == machine.utilisation * peak
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "utilisation: 0.3\n  flops_per_second: 1e+12\n  slices: [v4-8]",
-        "utilisation: 0.3",
-        "slices: [v4-8]",
-        "utilisation: 30\n  slices: [v4-8]",
-    ],
-)
-def test_an_entry_has_a_speed_or_a_utilisation(tmp_path, entry):
-    path = tmp_path / "hardware.yaml"
-    path.write_text(f"here:\n  device: chip\n  memory_gib: 1\n  {entry}\n")
-    with pytest.raises(UserError, match="hardware.yaml: here: "):
-        read_hardware(path, "here")
 
 
 def machine(hosts: int, **seconds: float) -> SimpleNamespace:

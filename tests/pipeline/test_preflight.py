@@ -4,13 +4,10 @@ import os
 import re
 import shutil
 
-import pytest
 import yaml
 
 from tests.pipeline.conftest import STUDY, new_project
-from tests.pipeline.test_cloud import SETTINGS
 from tests.shell import ROOT
-from tests.storage.conftest import BUCKET
 from trm.launch.jobs import LOCK, preflight_file
 from trm.pipeline.settings import Settings
 
@@ -51,24 +48,6 @@ def test_a_red_row_trains_nothing(tmp_path):
     assert "RED    devices" in said
     assert set(order(said)) == {"Preflight of"}
     assert not (project.folder / "results/datasets").exists()
-
-
-@pytest.fixture
-def emulated_bucket(server, monkeypatch):
-    variables = SETTINGS | {"STORAGE_EMULATOR_HOST": server.url, "TRM_BUCKET": f"gs://{BUCKET}/study"}
-    variables["SNAKEMAKE_STORAGE_GCS_PROJECT"] = variables["GOOGLE_CLOUD_PROJECT"]
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-
-
-def test_the_emulated_pods_profile_asks_for_it_on_all_hosts(emulated_bucket, tmp_path):
-    """As profiles/tpu does: test_profiles."""
-    scale = STUDY["scales"]["laptop"] | {"hardware": "v4-64"}
-    (tmp_path / "project").mkdir()
-    project = new_project(tmp_path / "project", STUDY | {"scales": {"rehearsal": scale}})
-    done = project.snakemake("--profile", "profiles/pod", "-n", "-p")
-    assert "Preflight of 8 hosts" in done.stdout
-    assert order(done.stdout)[0] == "Preflight of"
 
 
 def test_another_pod_or_environment_is_checked_anew(monkeypatch, tmp_path):

@@ -26,15 +26,6 @@ def set_in(*path):
     return change
 
 
-def test_the_first_build_makes_everything_and_trains_shared_points_once(built):
-    results = built.folder / "results"
-    plots = {path.name for path in (results / "plots").iterdir()}
-    assert {"data_size.pdf", "data_size.png", "batch.pdf", "scaling_laws.pdf", "scaling_laws.png"} <= plots
-    assert (results / "report.html").stat().st_size > 10_000
-    # (10, 20 puzzles; batch 4; 20 puzzles = batch 8) of two seeds
-    assert len(list((results / "runs").iterdir())) == 3 * 2
-
-
 def test_nothing_to_do_afterwards_though_a_controller_holds_the_lock(project):
     """Or after one was killed: its locks are left."""
     locks = project.folder / ".snakemake/locks"
@@ -45,50 +36,30 @@ def test_nothing_to_do_afterwards_though_a_controller_holds_the_lock(project):
     assert project.said == ""
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda text: text,
-        lambda text: "# a comment\n" + text,
-        lambda text: yaml.safe_dump(dict(reversed(yaml.safe_load(text).items())), sort_keys=False),
-        lambda text: text.replace("train_puzzles: 20", "train_puzzles: 0x14"),
-    ],
-    ids=["touched", "commented", "keys reordered", "same value"],
-)
-def test_edits_without_content_run_nothing(project, edit):
-    before = project.study_path.read_text()
-    project.study_path.write_text(edit(before))
-    assert yaml.safe_load(project.study_path.read_text()) == yaml.safe_load(before)
+def test_an_edit_without_content_runs_nothing(project):
+    """A comment, another order of keys, and another way to write a value."""
+    before = yaml.safe_load(project.study_path.read_text())
+    text = yaml.safe_dump(dict(reversed(before.items())), sort_keys=False)
+    project.study_path.write_text("# a comment\n" + text.replace("train_puzzles: 20", "train_puzzles: 0x14"))
+    assert "0x14" in project.study_path.read_text()
+    assert yaml.safe_load(project.study_path.read_text()) == before
     assert project.would_run() == {}
 
 
-def test_an_added_point_trains_only_itself(project):
+def test_an_added_and_an_edited_point_train_only_themselves_and_a_revert_nothing(project):
+    before = project.study_path.read_text()
     project.edit(set_in("experiments", "batch", "grid", "product", "training.batch_size", [4, 8, 16]))
     jobs = project.would_run()
     assert (jobs["train"], jobs["evaluate"], jobs["table"], jobs["plot"]) == (2, 2, 1, 1)
     line = r"\n2 runs: new grid points of batch \(config/laptop.yaml:\d+\)\n2 evaluations: of these runs\n"
     assert re.search(line, project.said)
-    assert "fit" not in jobs
-    assert "dataset" not in jobs
-
-
-def test_an_edited_point_trains_only_itself_and_a_revert_nothing(project):
-    before = project.study_path.read_text()
+    assert not {"fit", "dataset"} & jobs.keys()
     project.edit(set_in("experiments", "data_size", "grid", "product", "data.train_puzzles", [12, 20]))
     jobs = project.would_run()
-    assert (jobs["train"], jobs["dataset"]) == (2, 1)
+    assert (jobs["train"], jobs["dataset"]) == (4, 1)
     assert "source" not in jobs
     project.study_path.write_text(before)
     assert project.would_run() == {}
-
-
-def test_swapped_values_are_noticed(project):
-    def swap(document):
-        model = document["base"]["model"]
-        model["halt_max_steps"], model["h_cycles"] = model["h_cycles"], model["halt_max_steps"]
-
-    project.edit(swap)
-    assert project.would_run()["train"] == 6
 
 
 def test_lost_records_and_times_evaluate_nothing_again(project):

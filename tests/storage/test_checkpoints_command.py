@@ -1,47 +1,56 @@
-"""`trm checkpoints list|clean` on a bucket."""
-
-from pathlib import Path
+"""`trm checkpoints list|clean` on this disk and in a bucket."""
 
 import pytest
 
+from tests.shell import ROOT
 from trm.cli import main
 from trm.pipeline.catalogue import RUN_FILES
 from trm.pipeline.project import open_project
 from trm.results import cleanup
+from trm.storage import Store, open_store
 
-STUDY = str(Path(__file__).parents[2] / "config/experiments.yaml")
-
-
-@pytest.fixture
-def options(gcs) -> list[str]:
-    """A bucket with checkpoints of a finished run, an unfinished one and one of another study."""
-    finished, unfinished, *_ = open_project({"study": STUDY}).runs
-    for run in (finished, unfinished, "another-s0-0123abcd"):
-        for file in ("step-1/manifest.json", "step-1/state.bin"):
-            gcs.put_bytes(f"results/checkpoints/{run}/{file}", b"x" * 500)
-    for file in RUN_FILES:
-        gcs.put_bytes(f"results/runs/{finished}/{file}", b"x")
-    return ["--study", STUDY, "--config", f"storage_prefix={gcs.uri}"]
+STUDY = str(ROOT / "config/rehearsal.yaml")
+OTHER = "another-s0-0123abcd"
 
 
-def left(gcs) -> list[str]:
-    return sorted({info.name.split("/")[2] for info in gcs.list("results/checkpoints/")})
+@pytest.fixture(params=["folder", "bucket"])
+def results(request, tmp_path) -> Store:
+    """A place of results."""
+    return request.getfixturevalue("gcs") if request.param == "bucket" else open_store(tmp_path / "results")
 
 
-def test_only_what_nobody_needs_is_removed_from_a_bucket(options, gcs, monkeypatch, capsys):
-    finished, unfinished, *_ = open_project({"study": STUDY}).runs
-    assert main(["checkpoints", "list", *options]) == 0
-    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    states = {"in use": "another-s0-0123abcd", "finished": finished, "unfinished": unfinished}
-    assert said == [*(f"{state} 1 kB {run}" for state, run in states.items()), "3 kB of 3 runs"]
-    assert main(["checkpoints", "clean", "--dry-run", *options]) == 0
-    assert "would free 1 kB of 1 run\n" in capsys.readouterr().out
-    assert len(left(gcs)) == 3
-    assert main(["checkpoints", "clean", "--unknown", *options]) == 0
-    assert left(gcs) == sorted(["another-s0-0123abcd", unfinished])
+def test_only_what_nobody_needs_is_removed(results, monkeypatch, capsys):
+    """An evaluation may go on after its run is finished."""
+    project = open_project({"study": STUDY})
+    finished, unfinished, *_ = project.runs
+    evaluation = next(name for name in project.study.evaluations if name.startswith(f"{finished}/"))
+    evaluation = evaluation.removesuffix(".json")
+    states = {OTHER: "in use", f"{finished}/evaluation-1": "finished", evaluation: "unfinished"}
+    states |= {finished: "finished", unfinished: "unfinished"}
+    for name in states:
+        results.put_bytes(f"checkpoints/{name}/step-1/state.bin", b"x" * 1000)
+    for file in (*RUN_FILES, "evaluation-1.json"):
+        results.put_bytes(f"runs/{finished}/{file}", b"x")
+
+    def asked(*words) -> dict[str, str]:
+        """Name -> state of what a command prints, without its last line."""
+        assert main(["checkpoints", *words, "--study", STUDY, "--root", results.uri]) == 0
+        *rows, asked.last = capsys.readouterr().out.splitlines()
+        return {row[23:]: row[:11].strip() for row in rows}
+
+    def left() -> set[str]:
+        return {info.name.split("/", 1)[1].rpartition("/step")[0] for info in results.list("checkpoints/")}
+
+    assert (asked("list"), asked.last) == (states, "5 kB of 3 runs")
+    gone = {finished, f"{finished}/evaluation-1"}
+    assert (asked("clean", "--dry-run").keys(), asked.last) == (gone, "would free 2 kB of 1 run")
+    assert left() == states.keys()
+    assert asked("clean", "--unknown").keys() == gone
+    assert left() == states.keys() - gone
     monkeypatch.setattr(cleanup, "QUIET_SECONDS", -1.0)
-    assert main(["checkpoints", "clean", "--unknown", *options]) == 0
-    assert left(gcs) == [unfinished]
-    assert sorted(info.name for info in gcs.list("results/runs/")) == sorted(
-        f"results/runs/{finished}/{file}" for file in RUN_FILES
-    )
+    assert asked("clean").keys() == set()
+    assert asked("clean", "--unknown") == {OTHER: "unknown"}
+    assert left() == {evaluation, unfinished}
+    assert len(list(results.list("runs/"))) == len(RUN_FILES) + 1
+    if not results.uri.startswith("gs"):
+        assert [path.name for path in (ROOT / results.uri / "checkpoints").glob(f"{OTHER}*")] == []

@@ -79,12 +79,6 @@ def test_a_silent_holder_loses_it_and_learns_so(store, clock, first):
     second.renew()  # the loser gave nothing away
 
 
-def test_a_holder_that_lets_go_meanwhile_is_followed_at_once(store, clock, first):
-    clock.during = first.release
-    lease(store).acquire()
-    assert clock.now < 60
-
-
 def test_a_dead_process_of_this_machine_is_not_waited_for(store, clock):
     script = "import sys; from trm.storage import open_store; from trm.storage.lease import Lease;"
     script += "Lease(open_store(sys.argv[1]), 'tiny').acquire()"

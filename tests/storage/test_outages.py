@@ -54,9 +54,12 @@ def test_every_operation_waits_for_an_outage_to_end(proxied, clock, tmp_path, mi
 def test_patience_ends(proxied, clock):
     proxy, bucket = proxied
     proxy.answer(then=503)
-    with pytest.raises(Unreachable, match="Could not read .* for 15 minutes"):
-        open_store(bucket, Patience(minutes=15)).get_bytes("a")
+    store = open_store(bucket, Patience(minutes=15))
+    with pytest.raises(Unreachable, match=f"Could not read {bucket}/a for 15 minutes .*check the network"):
+        store.get_bytes("a")
     assert clock.now == pytest.approx(900)
+    with pytest.raises(Unreachable, match="write"):
+        store.put_bytes("a", b"x")
 
 
 def test_jobs_wait_as_long_as_they_go_on_without_a_controller():

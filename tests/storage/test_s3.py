@@ -22,13 +22,6 @@ def store(s3_proxy, tmp_path) -> S3Store:
     return open_store(f"s3://{BUCKET}/{tmp_path.name}", QUICK)
 
 
-def test_a_busy_server_and_lost_connections_are_tried_again(store, s3_proxy):
-    s3_proxy.answer(503, "drop", None, 500, "cut")
-    store.put_bytes("a", b"content")
-    assert store.get_bytes("a") == b"content"
-    assert len(s3_proxy.requests) == 6  # the last one whole
-
-
 def test_no_credentials_at_all(store, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -11,7 +11,6 @@ from trm.data import rng
 from trm.data.dataset import Meta, load
 from trm.model.act import Rows
 from trm.tasks import task_of
-from trm.tasks.grids import dihedral_cells
 from trm.tasks.maze.maze import examine
 from trm.tasks.sudoku.geometry import Geometry, broken_rule, sudoku_maps
 from trm.tasks.sudoku.kernels import solve_batch
@@ -82,9 +81,6 @@ def test_torch_and_numpy_agree(set_4x4, mazes, kind):
 
 def test_mazes_have_eight_forms(mazes):
     train = load(mazes, "train")
-    turns = dihedral_cells(8)
-    assert (turns[0] == np.arange(64)).all()
-    assert len({row.tobytes() for row in turns}) == 8
     tokens, cells = task_of(train.meta.task).augmenter(train).maps(np.zeros(8, dtype=int), np.arange(8))
     assert len({row.tobytes() for row in cells}) == 8
     questions, answers = (

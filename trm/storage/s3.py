@@ -10,6 +10,7 @@ import hashlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
@@ -136,7 +137,9 @@ class S3Store(BucketStore):
                 out.seek(0)
                 out.truncate()
                 try:
-                    with self._client().get_object(Bucket=self.bucket, Key=self._key(name))["Body"] as body:
+                    # a body's own `with` gives the stream below it, which verifies neither length nor checksum
+                    found = self._client().get_object(Bucket=self.bucket, Key=self._key(name))["Body"]
+                    with closing(found) as body:
                         while piece := body.read(1 << 20):
                             out.write(piece)
                     return

@@ -289,18 +289,6 @@ def test_equivalent_tasks_share_a_class(tmp_path):
     assert len({tuple(arc.class_key(task)) for task in others}) == 5
 
 
-def test_single_task_files_and_seeded_splits(tmp_path):
-    for number in range(6):
-        pair = {"input": [[number, 1]], "output": [[1], [number]]}
-        document = {"train": [pair] * (number + 1), "test": [pair]}
-        (tmp_path / "tasks").mkdir(exist_ok=True)  # the name of the folder itself says `test`
-        (tmp_path / f"tasks/task{number}.json").write_text(json.dumps(document))
-    sizes = {"train_puzzles": 2, "validation_puzzles": 1, "test_puzzles": 2}
-    made = build(arc_config(sorted(tmp_path.glob("tasks/*.json")), **sizes), tmp_path)
-    assert load(made, "train").puzzles == 5
-    assert load(made, "validation").puzzles == 1
-
-
 PAIR = '{"input": [[1]], "output": [[2]]}'
 
 

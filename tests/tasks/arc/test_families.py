@@ -66,15 +66,6 @@ def test_a_generated_source_has_families():
         source_identity(config.model_copy(update={"source": "json", "sha256": ("ab",)}))
 
 
-def test_the_fixtures_belong_to_the_families_and_are_no_generated_task():
-    fixtures = read_tasks([(path, Path(path)) for path in FILES])
-    assert {task.name for task in fixtures} == set(FAMILIES)
-    for task in fixtures:
-        if task.name != "recolour":
-            pairs = [*task.train, *task.test]
-            assert all(np.array_equal(RULES[task.name](question), answer) for question, answer in pairs)
-
-
 def test_the_command_writes_the_official_layout(tmp_path, capsys):
     out = tmp_path / "generated.json"
     options = ["--count", "8", "--side", "5", "--families", "mirror,fill", "--pairs", "4", "--seed", "2"]
