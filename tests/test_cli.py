@@ -218,7 +218,7 @@ def test_documentation_matches_the_schema():
 def test_the_snakefile_side_imports_neither_torch_nor_numpy():
     code = (
         "import sys; from trm.pipeline.project import open_project; from trm.pipeline.estimates import Estimates;"
-        "from trm.pipeline.reporting import write_partial_report;"
+        "from trm.pipeline.reporting import partial_spec;"
         "p = open_project({}); p.check_figures(); p.check_sizes(); p.report_identity;"
         "Estimates(p).of(next(iter(p.runs)));"
         "sys.exit(sorted({'torch', 'numpy', 'pandas', 'numba'} & set(sys.modules)) or 0)"

@@ -5,10 +5,12 @@ import re
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import yaml
 
+from trm.launch import controller
 from trm.pipeline import reporting
 from trm.pipeline.project import open_project
 
@@ -195,25 +197,25 @@ def test_a_failed_run_leaves_a_partial_report_beside_the_whole_one(project):
 def test_a_partial_report_is_made_of_what_was_asked_for(project, monkeypatch):
     """The tables of a whole study took the place of its end; a signal ends the report."""
     monkeypatch.chdir(project.folder)
-    config = {"study": "config/laptop.yaml"}
-    asked = {open_project(config).catalogue.table_file("batch")}
+    opened = open_project({"study": "config/laptop.yaml"})
+    assert not reporting.partial_spec(opened, set())["experiments"]
     shutil.rmtree("results/tables")
-    called = []
-    monkeypatch.setattr(reporting, "_trm", lambda *words: called.append(" ".join(map(str, words))))
-    reporting.write_partial_report(config, asked)
-    assert [words.split()[0] for words in called] == ["table", "report"]
-    assert "batch" in called[0]
+    run = opened.study.experiment("batch").points[0].runs[0].name
+    shutil.rmtree(Path("results/runs", run))
+    opened = open_project({"study": "config/laptop.yaml"})
+    spec = reporting.partial_spec(opened, {opened.catalogue.table_file("batch")})
+    (section,) = spec["experiments"]
+    assert section["table"] == "results/partial/batch.csv"
+    assert run not in Path(section["table"]).read_text()
+    assert section["figures"] == ["results/partial/batch.pdf"]
+    assert all(map(os.path.exists, section["figures"]))
 
-    called.clear()
-    reporting.write_partial_report(config, set())
-    assert not called
-
-    def gather(*given):
+    def interrupted(*command, **options):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(reporting, "_gather", gather)
+    monkeypatch.setattr(controller.subprocess, "run", interrupted)
     with pytest.raises(SystemExit):
-        reporting.write_partial_report(config, asked)
+        controller.write_partial_report(opened.options, set())
 
 
 def test_what_no_result_depends_on_runs_nothing(project):

@@ -159,23 +159,20 @@ def test_a_failed_push_is_logged_and_made_good_by_the_next(store, tmp_path, capl
 
 def test_progress_is_what_is_published_and_failures_in_a_row_end_the_run(store, tmp_path):
     mirror, told = Mirror(store), []
-    folder = SharedFolder(tmp_path, None, mirror, failed_uploads=2)
+    folder = SharedFolder(tmp_path, None, mirror)
     folder.on_published = told.append
     burn(store, "billing is disabled")
-    for step in (1, 2):
+    for step in (1, 2, 3):
         checkpoint(tmp_path, step)
         folder.saved(step, None)
         with pytest.raises(UserError):
             mirror._last[0].result()
-    checkpoint(tmp_path, 3)
-    with pytest.raises(UserError, match=r"The last 2 uploads of checkpoints failed \(billing is disabled\)"):
-        folder.saved(3, None)
+    checkpoint(tmp_path, 4)
+    with pytest.raises(UserError, match=r"The last 3 uploads of checkpoints failed \(billing is disabled\)"):
+        folder.saved(4, None)
     assert told == []
     del store.put_bytes
-    folder.failed_uploads = 0
-    folder.saved(3, None)
-    mirror.close()
-    assert told == [3]
+    SharedFolder(tmp_path, None, Mirror(store)).saved(4, None)
 
 
 def test_every_host_pushes_its_part(store, tmp_path):

@@ -97,7 +97,7 @@ def test_training_itself_needs_no_bucket(dataset, expected, tmp_path, monkeypatc
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
     upload_folder(dataset, open_store(f"gs://{BUCKET}/data/tiny", QUICK))
     where = (f"gs://{BUCKET}/data/tiny", tmp_path / "runs/tiny", f"gs://{BUCKET}/checkpoints/tiny")
-    job = train(*where, tmp_path, {**EAGER, "failed_uploads": 0}, TRM_STORAGE_MINUTES="0.02")
+    job = train(*where, tmp_path, EAGER, TRM_STORAGE_MINUTES="0.1")
     until(job, "step 1/40")
     server.kill()
     assert finish(job) == 0

@@ -15,7 +15,7 @@ from trm.training.outputs import load_weights
 
 KILLS, SEED = 20, 7
 RUN = config(training={"steps": 30, "snapshots": 2})
-EAGER = {"log_every": 5, "checkpoint_minutes": 1e-6, "evals": 3, "keep_checkpoints": 3}
+EAGER = {"log_every": 5, "checkpoint_minutes": 1e-6, "evals": 3}
 
 
 def command(data: Path, root: Path) -> list[str]:

@@ -82,11 +82,7 @@ RUNTIME = {
     "log_every": 3,
     "evals": 1,
     "checkpoint_minutes": 1e-6,
-    "keep_checkpoints": 1,
-    "carry_limit_mb": 0.0,
     "tensorboard": True,
-    "checksum_every": 2,
-    "failed_uploads": 0,
     "profile_steps": "2:3",
 }
 

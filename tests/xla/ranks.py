@@ -112,7 +112,7 @@ def dataset_of(case: str) -> Path:
 
 
 def trainer(case: str, log: Log, checkpoints: Path) -> Trainer:
-    runtime = RuntimeConfig(log_every=1, evals=3, checksum_every=3, keep_checkpoints=9)
+    runtime = RuntimeConfig(log_every=1, evals=3)
     out = FOLDER / f"out-{case}-{RANK}"
     out.mkdir(exist_ok=True)
     dataset = Dataset(dataset_of(case))

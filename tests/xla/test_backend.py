@@ -33,7 +33,7 @@ def xla_python(*arguments: str, **more: str) -> subprocess.CompletedProcess:
 
 
 def train(folder: Path, name: str, backend: str, **more: str) -> subprocess.CompletedProcess:
-    runtime = {"log_every": 1, "evals": 1, "checkpoint_minutes": 1e-9, "keep_checkpoints": 9}
+    runtime = {"log_every": 1, "evals": 1, "checkpoint_minutes": 1e-9}
     words = train_words(config("mlp", steps=6), folder / "tiny", folder, **runtime, profile_steps="2:3")
     places = ("--out", f"{folder}/runs/{name}", "--checkpoints", f"{folder}/checkpoints/{name}")
     return xla_python("-m", "trm", *words, *places, "--backend", backend, **more)

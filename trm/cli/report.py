@@ -17,6 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--spec", metavar="JSON", help="in place of a study, a ReportSpec: JSON text or a file"
     )
+    parser.add_argument(
+        "--partial",
+        nargs="*",
+        metavar="TABLE.csv",
+        help="the results so far of these tables (given by the pipeline)",
+    )
     parser.add_argument("--out", required=True, metavar="FILE.html")
 
 
@@ -29,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from trm.cli.study import project_of
     from trm.errors import UserError
     from trm.io import dump, sha256_file, write_text
-    from trm.pipeline.reporting import report_spec
+    from trm.pipeline.reporting import partial_spec, report_spec
     from trm.study.reading import config_argument, parse
     from trm.study.records import sealed
 
@@ -40,7 +46,11 @@ def run(args: argparse.Namespace) -> int:
         spec, made_from = config_argument(ReportSpec, args.spec, "--spec"), {}
     else:
         project = project_of(args)
-        spec = parse(ReportSpec, report_spec(project), project.settings.study)
+        so_far = args.partial is not None
+        document = partial_spec(project, set(args.partial)) if so_far else report_spec(project)
+        if so_far and not document["experiments"]:
+            raise UserError("no partial report: no run of these tables has finished or failed")
+        spec = parse(ReportSpec, document, project.settings.study)
         made_from = {"identity": project.report_identity, "options": project.options}
     report = build(spec)
     out.with_suffix(".json").unlink(missing_ok=True)  # it never outlives the page that it describes

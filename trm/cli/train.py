@@ -99,9 +99,7 @@ def run(args: argparse.Namespace) -> int:
         init_from = _initial_run(config.training.init_from, args)
         with (
             output_folder(args.out, last=("training.json",), upload=backend.rank == 0) as out,
-            open_checkpoints(
-                args.checkpoints, name, backend, runtime.keep_checkpoints, runtime.failed_uploads
-            ) as checkpoints,
+            open_checkpoints(args.checkpoints, name, backend) as checkpoints,
         ):
             dataset, initial = prepare(config, dataset_folder, out, init_from, backend)
             trainer = Trainer(config, dataset, out, checkpoints, backend, runtime, started, initial)

@@ -330,9 +330,9 @@ class View:
             console.print("The same command goes on from the checkpoints.")
             console.print(f"Output of Snakemake and its jobs: {OUTPUT}")
         elif not study.started or (code and not study.failed):
-            said = _tail(OUTPUT, 20_000)
-            errors = [found.start() for found in ERROR.finditer(said)]
-            sys.stderr.write(said[errors[-1] if code and errors else 0 :])
+            output = _tail(OUTPUT, 20_000)
+            errors = [found.start() for found in ERROR.finditer(output)]
+            sys.stderr.write(output[errors[-1] if code and errors else 0 :])
         elif code:
             partial = Path("results/report.partial.html")
             shown = f" {partial} shows the results so far." if partial.exists() else ""

@@ -5,7 +5,9 @@ import json
 import logging
 import os
 import platform
+import shlex
 import signal
+import subprocess
 import sys
 import time
 import urllib.request
@@ -24,7 +26,7 @@ from trm.launch import forkclient, forkserver, lock
 from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.project import Project
-from trm.pipeline.reporting import PARTIAL, write_partial_report
+from trm.pipeline.reporting import PARTIAL
 from trm.pipeline.settings import EVENTS
 
 DEFAULT_RATE = (100, 1)
@@ -57,9 +59,8 @@ def lift_default_rate_limit(scheduling: Any) -> None:
 class Controller(logging.Filter):
     """Listens to Snakemake's log events. `snakemake`: its `workflow` object of the Snakefile."""
 
-    def __init__(self, project: Project, config: dict[str, Any], snakemake: Any):
+    def __init__(self, project: Project, snakemake: Any):
         super().__init__()
-        self._config = config
         self._interrupted = self._failed = False
         self._interrupted_at = 0.0
         self._lock: TextIO | None = None
@@ -157,13 +158,38 @@ class Controller(logging.Filter):
         if self._interrupted or self._snakemake.scheduler._user_kill:  # Ctrl-C or SIGTERM
             return
         jobs = [job for job in self._snakemake.dag.jobs if job.rule.name == "table"]
-        write_partial_report(self._config, {str(file) for job in jobs for file in job.output})
+        write_partial_report(self._project.options, {str(file) for job in jobs for file in job.output})
         post(f"the study failed: {PARTIAL} shows the results so far")
 
     def succeeded(self) -> None:
         """After success: remove the partial report of an earlier failure."""
         PARTIAL.unlink(missing_ok=True)
         post("the study is finished: results/report.html")
+
+
+def write_partial_report(options: str, asked: set[str]) -> None:
+    """Collect what exists into `PARTIAL`, in a process of its own: runs have finished since the Snakefile was read. It
+    raises no error, as the user must see the failure that led here. A signal to either process ends both.
+
+    Args:
+        options: by which a `trm` command sees the study.
+        asked: tables that the failed launch was to make or to use.
+    """
+
+    def end(number: int, frame: Any) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    words = [*shlex.split(options), "--partial", *sorted(asked), "--out", str(PARTIAL)]
+    previous = signal.signal(signal.SIGTERM, end)
+    try:
+        command = [sys.executable, "-m", "trm", "report", *words]
+        code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    if code < 0:
+        end(-code, None)
+    if code == 0:
+        print(f"{PARTIAL}: the results so far; missing parts are marked in red", file=sys.stderr)
 
 
 class Events:

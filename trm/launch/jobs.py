@@ -301,7 +301,7 @@ def open_jobs(config: dict[str, Any], storage: Any, snakemake: Any) -> tuple[Job
         else:
             use_listings(snakemake)
     shell.prefix(shell_prefix(project.settings, deployed(project.settings, snakemake.deployment_settings)))
-    return jobs, Controller(project, config, snakemake)
+    return jobs, Controller(project, snakemake)
 
 
 def _use_slurm(project: Project, snakemake: Any) -> None:

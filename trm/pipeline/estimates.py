@@ -173,10 +173,10 @@ class Estimates:
 
     def _speeds_like(self, model: ModelConfig) -> list[Speed]:
         """Those of the model's mixer and the nearest width: the speed of small models depends on both."""
-        alike = [speed for speed in self.speeds if speed.mixer == model.mixer]
-        widths = [speed.d_model for speed in alike]
+        same_mixer = [speed for speed in self.speeds if speed.mixer == model.mixer]
+        widths = [speed.d_model for speed in same_mixer]
         nearest = min(widths, key=lambda width: abs(math.log(width / model.d_model)), default=0)
-        return [speed for speed in alike if speed.d_model == nearest]
+        return [speed for speed in same_mixer if speed.d_model == nearest]
 
     def of(self, run: str) -> Estimate:
         """Estimate of one run on the hosts that it gets, without its evaluations."""

@@ -12,6 +12,7 @@ from trm.pipeline.estimates import DRAWING, Estimates, Job
 from trm.pipeline.project import Project
 from trm.pipeline.reasons import NOUNS, reason_lines
 from trm.pipeline.settings import Settings
+from trm.storage.mirror import KEPT
 from trm.study.cost import Hardware, read_hardware
 from trm.study.horizon import average_remark
 from trm.study.text import bytes_text, count, device_text, flops_text, seconds_text
@@ -75,9 +76,7 @@ def document(project: Project, jobs: Collection[Job], at_once: int, asked: Colle
         "average": average_remark([project.runs[row["run"]].config.training for row in runs]),
         "random_splits": _random_splits(project, runs),
         "speed": _speed(project, estimates),
-        "checkpoint_bytes": sum(
-            row["checkpoint_bytes"] * (project.study.runtime[row["run"]].keep_checkpoints + 1) for row in runs
-        ),
+        "checkpoint_bytes": sum(row["checkpoint_bytes"] * (KEPT + 1) for row in runs),
     }
     if resumed:
         result["resumed"] = {"runs": len(resumed), "seconds": sum(resumed)}

@@ -1,19 +1,19 @@
-"""What the report reads, and the report of the results so far after a failure."""
+"""What the report reads: of the selected experiments, or of the results so far after a failure."""
 
-import shlex
-import signal
-import subprocess
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from trm.errors import UserError
-from trm.io import write_json
+from trm.pipeline.catalogue import Figure
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.project import Project, open_project
+from trm.pipeline.project import Project
+from trm.study.reading import parse
 
 PARTIAL = Path("results/report.partial.html")
+"""The report of the results so far, after a failure."""
+PARTS = Path("results/partial")
+"""Tables and figures of experiments that are not finished."""
 
 
 def report_spec(project: Project) -> dict[str, Any]:
@@ -68,71 +68,47 @@ def failed_runs(project: Project, runs: list[str]) -> list[dict[str, str]]:
     return failed
 
 
-def write_partial_report(config: dict[str, Any], asked: set[str]) -> None:
-    """Collect what exists into `PARTIAL`. Raises no error: the user must see the failure that led here. A signal to
-    this process or to a command that it started ends it.
-
-    Args:
-        config: Snakemake's config.
-        asked: tables that the failed launch was to make or to use.
-    """
-    work = Path("results/partial")
-    previous = signal.signal(signal.SIGTERM, _end)
-    try:
-        project = open_project(config)  # again: runs have finished since the Snakefile was read
-        document = report_spec(project)
-        sections = document["experiments"]
-        useful = [
-            s
-            for s in sections
-            if s["table"] in asked and project.done & project.study.experiment(s["name"]).runs
-        ]
-        document["experiments"] = [s for s in sections if s in useful or s["failed"]]
-        for section in useful:
-            _gather(project, section, work)
-        write_json(work / "report.json", document)
-        if document["experiments"] and _trm("report", "--spec", work / "report.json", "--out", PARTIAL):
-            print(f"{PARTIAL}: the results so far; missing parts are marked in red", file=sys.stderr)
-    except (UserError, OSError, ValueError, LookupError) as error:
-        print(f"no partial report could be written: {error}", file=sys.stderr)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+def partial_spec(project: Project, asked: set[str]) -> dict[str, Any]:
+    """`report_spec` of the experiments with a failed run, or with a finished one whose table is in `asked`. What they
+    lack is made from the finished runs, in `PARTS`; figures that cannot be are left out, with a line on stderr."""
+    document, shown = report_spec(project), []
+    for section in document["experiments"]:
+        begun = section["table"] in asked and project.done & project.study.experiment(section["name"]).runs
+        if begun and not Path(section["table"]).exists():
+            section |= _so_far(project, section["name"])
+        if begun or section["failed"]:
+            shown.append(section)
+    return document | {"experiments": shown}
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+def _so_far(project: Project, experiment: str) -> dict[str, Any]:
+    """Table and figures of an experiment from its finished runs."""
+    from trm.analysis.specs import TableSpec
+    from trm.analysis.tables import collect, save
+
+    path, figures = PARTS / f"{experiment}.csv", []
+    spec = parse(TableSpec, project.catalogue.table_spec(experiment, project.files.root), experiment)
+    save(collect(spec, allow_missing=True), str(path))
+    for figure in project.catalogue.figures_of(experiment):
+        try:
+            figures.append(_draw(figure, experiment, path))
+        except UserError as error:
+            print(f"left out of the partial report: {figure.stem}: {error}", file=sys.stderr)
+    return {"table": str(path), "figures": figures}
 
 
-def _gather(project: Project, section: dict[str, Any], work: Path) -> None:
-    """Table, fits and figures of an experiment from its finished runs, if the complete table is missing."""
-    name = section["name"]
-    if Path(section["table"]).exists():
-        return
-    table, options = work / f"{name}.csv", shlex.split(project.options)
-    words = ["--experiment", name, "--root", project.files.root, "--out", table, "--allow-missing"]
-    if not _trm("table", *options, *words):
-        return
-    section["table"] = str(table)
-    figures = []
-    for figure in project.catalogue.figures_of(name):
-        fits = []
-        for fit in figure.fits:
-            out = work / f"{fit.name}.json"
-            if _trm("fit", "--table", table, "--spec", fit.json, "--out", out):
-                fits.append(out)
-        out = work / f"{figure.stem}.pdf"
-        words = ["--table", table, "--fit", *fits, "--identity", figure.identity, "--out", out]
-        if _trm("plot", "--spec", figure.json, *words):
-            figures.append(str(out))
-    section["figures"] = figures
+def _draw(figure: Figure, experiment: str, path: Path) -> str:
+    """Draw a figure of an experiment from its table at `path`; returns its file."""
+    from trm.analysis.drawing import save, styled
+    from trm.analysis.kinds import fit_and_draw
+    from trm.analysis.origin import origin
+    from trm.analysis.tables import load
 
-
-def _trm(*words: Any) -> bool:
-    command = [sys.executable, "-m", "trm", *map(str, words)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode < 0:
-        _end(-result.returncode, None)
-    if result.returncode:
-        last = (result.stderr.strip() or "no message").splitlines()[-1]
-        print(f"left out of the partial report: {shlex.join(command[2:5])}: {last}", file=sys.stderr)
-    return result.returncode == 0
+    tables, out = [load(str(path))], PARTS / f"{figure.stem}.pdf"
+    with styled():
+        save(
+            fit_and_draw(figure.spec, experiment, tables),
+            out,
+            {**origin(tables), "identity": figure.identity},
+        )
+    return str(out)

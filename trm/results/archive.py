@@ -146,10 +146,10 @@ def keep(
             table.info[part] = type(table.info[part])()
         curves = drawn(table.curves, specs)
         wanted = json.dumps(figures[experiment])
-        unread = [
+        unused = [
             name for name in map(str, table.rows) if name.startswith(KEPT_IF_DRAWN) and name not in wanted
         ]
-        rows = _rounded(table.rows.drop(columns=unread))
+        rows = _rounded(table.rows.drop(columns=unused))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             small = compact(replace(table, rows=rows, curves=_rounded(curves, 7)))

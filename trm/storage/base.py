@@ -33,8 +33,8 @@ TRANSIENT_CODES = (408, 429, 500, 502, 503, 504)
 """HTTP answers after which a request is repeated."""
 PATIENCE_MINUTES = 720.0
 """As long as jobs on a TPU pod go on without their controller (`tpu-lease` of profiles/tpu)."""
-SAID_SECONDS = 60.0
-"""Waiting for a bucket before it is said; after that it is said each time that the waiting has doubled."""
+WARN_SECONDS = 60.0
+"""Waiting for a bucket before a warning; further ones come each time that the waiting has doubled."""
 
 
 class StorageError(UserError):
@@ -272,13 +272,13 @@ class BucketStore(Store):
         Raises:
             StorageError: as `_explain` says.
         """
-        began, said = time.monotonic(), SAID_SECONDS
+        began, warn_at = time.monotonic(), WARN_SECONDS
         minutes = self.patience.minutes
 
         def say(error: Exception, waited: float) -> None:
-            nonlocal said
-            if waited >= said:
-                said, what = 2 * waited, f"{action} {self.url(name)} for {waited / 60:.0f} minutes"
+            nonlocal warn_at
+            if waited >= warn_at:
+                warn_at, what = 2 * waited, f"{action} {self.url(name)} for {waited / 60:.0f} minutes"
                 log.warning("Could not %s (%s): trying for up to %g.", what, str(error)[:200], minutes)
 
         def retry(request: Callable[[], Any], seconds: float = 60 * minutes) -> Callable[[], Any]:

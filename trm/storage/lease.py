@@ -93,7 +93,7 @@ class Lease:
 
         `wait`: if that is a process of this machine, wait for it to end. Raises LeaseHeld.
         """
-        said = False
+        announced = False
         while True:
             info = self.store.stat(NAME)
             if info is not None:
@@ -106,12 +106,12 @@ class Lease:
                             f"The run {self.run} is being written by {self._describe_holder()}: stop it, "
                             "or wait for it to end."
                         )
-                    if not said:
+                    if not announced:
                         other = f"process {holder['pid']} trains this run"
                         print(
                             f"{self.store.uri}: {other}; waiting for it to end", file=sys.stderr, flush=True
                         )
-                    said = True
+                    announced = True
                     continue
             try:
                 with self._lock:

@@ -26,6 +26,8 @@ log = logging.getLogger("trm")
 _MANIFEST = re.compile(r"^(?P<name>[^/]+)/part-(?P<part>\d{5})-of-(?P<parts>\d{5})\.json$")
 _EXTRA = "extra/"
 _FORMAT = 1
+KEPT = 5
+"""Newest checkpoints that are kept, here and in a bucket, besides the best."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Mirror:
     """
 
     def __init__(
-        self, store: Store, *, keep: int = 5, part: int = 0, parts: int = 1, lease: Lease | None = None
+        self, store: Store, *, keep: int = KEPT, part: int = 0, parts: int = 1, lease: Lease | None = None
     ) -> None:
         self.store, self.keep, self.part, self.parts, self.lease = store, keep, part, parts, lease
         self.failures: list[Exception] = []

@@ -171,13 +171,13 @@ class StudyFile(Section):
     @field_validator("experiments")
     @classmethod
     def _names(cls, value: dict[str, Experiment]) -> dict[str, Experiment]:
-        alike: dict[str, str] = {}
+        spelt: dict[str, str] = {}
         for name in value:
             if name in RULES:
                 raise ValueError(f"{name!r} is the name of a rule of the pipeline; choose another")
             if not NAME.fullmatch(name):
                 raise ValueError(f"{name!r}: names consist of letters, digits and _, such as data_size")
-            if (other := alike.setdefault(name.lower(), name)) != name:
+            if (other := spelt.setdefault(name.lower(), name)) != name:
                 raise ValueError(
                     f"{other!r} and {name!r} differ in case only: their files are the same on macOS"
                 )

@@ -302,7 +302,7 @@ def _forced_point(
         raise UserError(f"--set {given}: {error}") from error
 
 
-UNREAD = {"model.heads": "the mlp mixer has no attention heads; remove it, or set model.mixer: attention"}
+NO_EFFECT = {"model.heads": "the mlp mixer has no attention heads; remove it, or set model.mixer: attention"}
 
 
 def _refuse_equal_labels(points: Iterable[Point], where: str) -> None:
@@ -348,7 +348,7 @@ def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> Non
                 names.add((point.runs[0].name, point.evaluation_file))
             if len(names) < len(values):
                 made = count(len(names), "different run")
-                reason = UNREAD.get(key, "remove the values that change nothing")
+                reason = NO_EFFECT.get(key, "remove the values that change nothing")
                 raise UserError(f"{where}: {key} has {len(values)} values but they make {made}: {reason}")
 
 
@@ -377,7 +377,7 @@ def _collision(experiment: str, config: RunConfig, known: RunConfig, name: str) 
         for setting, value in one.items():
             if value != two[setting] and setting != "files":
                 key = f"{part}.{setting}"
-                reason = UNREAD.get(key, "this run does not read it; remove it")
+                reason = NO_EFFECT.get(key, "this run does not read it; remove it")
                 return f"experiment {experiment}: {key}={value} has no effect (another has {two[setting]}): {reason}"
     return f"experiment {experiment}: two different runs share the name {name}; change either a little"
 

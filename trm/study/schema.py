@@ -374,17 +374,9 @@ class RuntimeConfig(Section):
     """Minutes between checkpoints."""
     stop_after_minutes: Positive | None = None
     """Minutes after which the process saves a checkpoint and exits with code 75, to be resumed. null: never."""
-    keep_checkpoints: Count = 5
-    """Newest checkpoints to keep, besides the best."""
-    failed_uploads: Whole = 3
-    """Uploads of checkpoints that fail in a row before the run stops; 0: it goes on with a warning for each."""
-    carry_limit_mb: NonNegative = 512.0
-    """A carry larger than this on one host is left out of checkpoints; after a resume its slots start anew."""
     profile_steps: Annotated[str, Field(pattern=r"^\d+:\d+$")] | None = None
     """FIRST:LAST: write a profiler trace of these steps to the checkpoint folder; null: none."""
     tensorboard: bool = False
     """Write TensorBoard event files to the checkpoint folder."""
     wandb: Literal["off", "offline", "online"] = "off"
     """Weights & Biases logging; the run's id is its fingerprint."""
-    checksum_every: Whole = 1000
-    """Steps between comparisons of the workers' weight checksums; 0: only at the start."""

@@ -63,7 +63,7 @@ class Trainer:
             requested = loaded.meta["identity"]["precision"]  # a resumed run keeps its precision
         self.precision = backend.precision(requested)
         identity = resume_identity(config, RECIPE_VERSION, dataset.summary, self.precision.name)
-        self.saver = Saver(folder, backend, runtime, identity)
+        self.saver = Saver(folder, backend, identity)
         self.record = Record()
         sizes = dataset.puzzles
         with explain_out_of_memory(self._out_of_memory):
@@ -133,8 +133,6 @@ class Trainer:
         if scores or last or step % runtime.log_every == 0:
             self._report(scores)
         record.pending = False
-        if runtime.checksum_every and step % runtime.checksum_every == 0:
-            self.compare_workers()
         if last or self.signals.report_requested():
             self._write_backend_report()
         if improved or last or self._checkpoint_due():

@@ -199,7 +199,7 @@ def rehearse(
     config = config.model_copy(
         update={"training": short.model_copy(update={"curriculum": (), "init_from": None})}
     )
-    runtime = RuntimeConfig(log_every=1, evals=1, checksum_every=1)
+    runtime = RuntimeConfig(log_every=1, evals=1)
     dataset = BlankDataset(config, puzzles)
     with ExitStack() as stack:
         stack.callback(setattr, torch_xla, "sync", sync)

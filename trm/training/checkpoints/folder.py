@@ -21,6 +21,7 @@ from torch import Tensor
 from trm.backends.base import Backend
 from trm.errors import UserError
 from trm.io import differences, write_bytes
+from trm.storage.mirror import KEPT
 from trm.study.schema import RunConfig
 from trm.training.state import join_carries
 
@@ -151,11 +152,11 @@ def save_checkpoint(
     backend.gather(torch.zeros(1))
 
 
-def prune(folder: CheckpointFolder, keep: int, best: int | None) -> None:
-    """Delete incomplete checkpoints, and all others but the `keep` newest and the best."""
+def prune(folder: CheckpointFolder, best: int | None) -> None:
+    """Delete incomplete checkpoints, and all others but the `KEPT` newest and the best."""
     for step in folder.unfinished():
         folder.delete(step)
-    for step in folder.steps()[:-keep]:
+    for step in folder.steps()[:-KEPT]:
         if step != best:
             folder.delete(step)
 

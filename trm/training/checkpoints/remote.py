@@ -25,6 +25,8 @@ from trm.training.checkpoints.folder import DAMAGED, CheckpointFolder, read_chec
 
 log = logging.getLogger("trm")
 Result = TypeVar("Result")
+FAILED_UPLOADS = 3
+"""Uploads of checkpoints that fail in a row before the run stops."""
 
 
 class SharedFolder(CheckpointFolder):
@@ -33,9 +35,9 @@ class SharedFolder(CheckpointFolder):
     Only the first worker has the `lease`, and only the first worker of each host the `mirror`.
     """
 
-    def __init__(self, root: Path, lease: Lease | None, mirror: Mirror | None, failed_uploads: int = 0):
+    def __init__(self, root: Path, lease: Lease | None, mirror: Mirror | None):
         super().__init__(root)
-        self.lease, self.mirror, self.failed_uploads = lease, mirror, failed_uploads
+        self.lease, self.mirror = lease, mirror
 
     def write(self, step: int, name: str, data: bytes) -> None:
         """Write a file of a checkpoint. Raises LeaseLost if another job has taken over the run."""
@@ -53,17 +55,17 @@ class SharedFolder(CheckpointFolder):
         """Start uploading the checkpoint.
 
         Raises:
-            UserError: as many uploads in a row have failed as the run's `failed_uploads` allows.
+            UserError: `FAILED_UPLOADS` uploads in a row have failed.
         """
         mirror = self.mirror
         if mirror is None:
             super().saved(step, score)
             return
         mirror.on_published = self.on_published
-        if self.failed_uploads and len(mirror.failures) >= self.failed_uploads:
+        if len(mirror.failures) >= FAILED_UPLOADS:
             raise UserError(
                 f"The last {len(mirror.failures)} uploads of checkpoints failed ({mirror.failures[-1]}), so training "
-                "stops: what it does would be lost with this machine. Set runtime.failed_uploads to 0 to go on anyway."
+                "stops: what it does would be lost with this machine. Mend the bucket and start again."
             )
         for path in sorted(self.root.glob("tensorboard/*")):
             mirror.put_extra(f"tensorboard/{path.name}", path)
@@ -170,13 +172,10 @@ def on_all_workers(backend: Backend, action: Callable[[], Result], what: str) ->
 
 
 @contextmanager
-def open_checkpoints(
-    uri: str, run: str, backend: Backend, keep: int, failed_uploads: int = 0
-) -> Iterator[CheckpointFolder]:
+def open_checkpoints(uri: str, run: str, backend: Backend) -> Iterator[CheckpointFolder]:
     """The checkpoint folder of a run, leased to this job; on exit, uploads are awaited and the lease is released.
 
-    Called by all workers. `keep`: number of newest checkpoints to keep in the bucket, besides the best.
-    `failed_uploads`: so many in a row stop the run, 0: none do.
+    Called by all workers.
 
     Raises:
         LeaseHeld: another job is writing this run.
@@ -193,8 +192,8 @@ def open_checkpoints(
         if remote and int(os.environ.get("LOCAL_RANK", "0")) == 0:
             here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             part, parts = backend.rank // here, backend.processes // here
-            mirror = Mirror(store, keep=keep, part=part, parts=parts, lease=lease)
-        folder = SharedFolder(local_copy(uri) if remote else local_path(uri), lease, mirror, failed_uploads)
+            mirror = Mirror(store, part=part, parts=parts, lease=lease)
+        folder = SharedFolder(local_copy(uri) if remote else local_path(uri), lease, mirror)
         if lease or mirror:
             folder.tidy()
         if remote:

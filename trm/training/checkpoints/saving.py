@@ -13,12 +13,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from trm.backends.base import Backend
-from trm.study.schema import PlacementConfig, RunConfig, RuntimeConfig
+from trm.study.schema import PlacementConfig, RunConfig
+from trm.study.text import bytes_text
 from trm.training.checkpoints.folder import CheckpointFolder, Loaded, check_same_run, prune, save_checkpoint
 from trm.training.state import TrainState, row_axis
 
 log = logging.getLogger("trm")
-MEBIBYTE = 2**20
+CARRY_LIMIT = 512 * 2**20
+"""Bytes of batch slots above which checkpoints leave them out; after a resume the slots take new rows."""
 
 
 @dataclass
@@ -46,10 +48,8 @@ class Record:
 class Saver:
     """Saves and restores the checkpoints of one run."""
 
-    def __init__(
-        self, folder: CheckpointFolder, backend: Backend, runtime: RuntimeConfig, identity: dict[str, Any]
-    ):
-        self.folder, self.backend, self.runtime, self.identity = folder, backend, runtime, identity
+    def __init__(self, folder: CheckpointFolder, backend: Backend, identity: dict[str, Any]):
+        self.folder, self.backend, self.identity = folder, backend, identity
         self._carry_dropped = False
         if backend.rank == 0:
             folder.on_published = tell_progress
@@ -75,7 +75,7 @@ class Saver:
             }
             state.load_carry(part, self.backend)
         elif self.backend.rank == 0:
-            log.warning("the checkpoint has no batch slots (carry_limit_mb): all slots take new rows")
+            log.warning("the checkpoint has no batch slots: all slots take new rows")
         meta = loaded.meta
         record.done, record.rows, record.best = loaded.step, meta["history"], meta["best"]
         record.wall_seconds, record.resumes = meta["wall_seconds"], meta["resumes"] + 1
@@ -92,14 +92,13 @@ class Saver:
     def save(self, state: TrainState, record: Record, wall_seconds: float) -> None:
         """Write a checkpoint of the current step and delete those no longer kept."""
         size = self.backend.world * state.carry_bytes()
-        keep = size <= self.runtime.carry_limit_mb * MEBIBYTE
+        keep = size <= CARRY_LIMIT
         if not keep:
             if not self._carry_dropped and self.backend.rank == 0:
                 log.warning(
-                    "the batch slots take %.0f MB, more than carry_limit_mb=%.0f: they are not saved, and after a "
-                    "resume all slots take new rows",
-                    size / MEBIBYTE,
-                    self.runtime.carry_limit_mb,
+                    "the batch slots take %s, more than %s: they are not saved, and after a resume all slots take new "
+                    "rows",
+                    *(bytes_text(size), bytes_text(CARRY_LIMIT)),
                 )
             self._carry_dropped = True
         meta = {
@@ -114,7 +113,7 @@ class Saver:
         }
         save_checkpoint(self.folder, self.backend, record.done, *state.on_host(self.backend, keep), meta)
         if self.backend.rank == 0:
-            prune(self.folder, self.runtime.keep_checkpoints, record.best["step"] if record.best else None)
+            prune(self.folder, record.best["step"] if record.best else None)
         best = record.best if record.best and record.best["step"] == record.done else None
         self.folder.saved(record.done, best["eval/exact_accuracy"] if best else None)
         self.saved_at = time.monotonic()
