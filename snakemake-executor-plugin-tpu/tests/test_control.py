@@ -181,7 +181,8 @@ def test_no_object_holds_a_secret_and_nobody_without_the_key_gives_commands(call
             forged = sign(b"another key", "hosts/1/assignment", document)
             empty_pod.client().bucket("emulated").blob(name).upload_from_string(forged)
             log = empty_pod.hosts[1].home / ".snakemake-tpu" / "host.log"
-            await until(lambda: "Forged" in log.read_text())
+            await until(lambda: "w1: Forged" in controller.output)  # by its heartbeat
+            assert "Forged" in log.read_text()
             assert not any("evil" in name for name in objects(empty_pod, controller))
 
     asyncio.run(story())

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -71,6 +73,27 @@ def test_a_link_under_a_guessed_name_is_not_followed(home, monkeypatch, make):
     assert not [*mine.iterdir()]
     left = {path.name for path in home.iterdir()} - {"mine", "internet", made.name}
     assert len(left) == 3  # the links: no temporary name is left
+
+
+def test_the_work_of_a_job_that_filled_the_disk_makes_room_for_its_end(home):
+    task = files.Task("full")
+    (task.folder / "work").mkdir(parents=True)
+    (task.folder / "fence").touch()
+    (task.folder / "exit").write_bytes(bytes(files.EXIT_BYTES))
+    spec = {"argv": ["/bin/sh", "-c", "echo > large; exit 3"], "directory": ".", "fence": 60}
+    files.write_json(task.folder / "spec", spec)
+    program = (
+        "from snakemake_executor_plugin_tpu.worker import files, runner; runner.free_disk = lambda: 0; "
+        "runner.Runner(files.Task('full'), {}).run()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert task.exit() | {"started": 0, "ended": 0} == {
+        "code": 3,
+        "why": "disk full",
+        "started": 0,
+        "ended": 0,
+    }
+    assert not (task.folder / "work").exists()
 
 
 def test_a_link_in_place_of_the_lock_of_libtpu_is_left_alone(home):

@@ -7,6 +7,7 @@ import io
 import os
 import socket
 import tarfile
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -67,6 +68,8 @@ class Control:
         self.beats: dict[int, Document] = {}
         self._assigned: dict[int, Cell] = {}
         self._readers = ThreadPoolExecutor(READERS, "tpu-beats")
+        # A renewal may still be on its way, or begin, in a thread of its own when the lease is released.
+        self._lease_lock, self._released = threading.Lock(), False
 
     # ---- one controller at a time
 
@@ -110,12 +113,16 @@ class Control:
 
     def renew(self, busy: bool) -> None:
         """Write the lease; `busy` keeps the pod alive while it is fresh."""
-        self._write(self._lease, {"who": self.who, "busy": busy})
+        with self._lease_lock:
+            if not self._released:
+                self._write(self._lease, {"who": self.who, "busy": busy})
         self.renewed_at = time.monotonic()
 
     def release(self) -> None:
         """Let the next controller in at once."""
-        self._write(self._lease, {"who": NOBODY, "busy": False})
+        with self._lease_lock:
+            self._released = True
+            self._write(self._lease, {"who": NOBODY, "busy": False})
 
     def close(self) -> None:
         self._readers.shutdown(wait=False, cancel_futures=True)

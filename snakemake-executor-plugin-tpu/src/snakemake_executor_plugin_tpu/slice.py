@@ -204,7 +204,7 @@ class Slice:
         if self.settings.check_host:
             self.health.unchecked |= await asyncio.to_thread(self._unchecked, bucket, node)
         await asyncio.to_thread(self._tell_region, bucket)
-        self.control = control
+        self.control, self._deleted = control, False
         self.say(f"it is up; its hosts {'start' if self._created else 'are asked what they do'}")
 
     def bucket(self, key: bytes) -> Bucket:
@@ -425,7 +425,7 @@ class Slice:
 
     def free(self) -> list[int]:
         """Return the hosts that could take a job now."""
-        if self.control is None or self.why_retire or self.gone:
+        if self.control is None or self.why_retire or self.gone or self._deleted:
             return []
         return [rank for rank in self.control.free() if rank not in self.holder]
 

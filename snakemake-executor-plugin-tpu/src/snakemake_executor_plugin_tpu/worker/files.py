@@ -54,9 +54,13 @@ def read_json(path: Path, default: Any = None) -> Any:
 
 
 def write_json(path: Path, document: Any) -> None:
+    write_text(path, json.dumps(document))
+
+
+def write_text(path: Path, text: str) -> None:
     """Write a file that readers see complete or not at all. On a full disk the ballast makes room."""
     # a name that others can guess may be a link of theirs
-    new, text = path.with_name(f".{path.name}.{os.urandom(8).hex()}"), json.dumps(document)
+    new = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         _create(new, text)
     except OSError as error:

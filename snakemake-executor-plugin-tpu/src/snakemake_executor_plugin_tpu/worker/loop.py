@@ -17,7 +17,17 @@ from typing import Any
 
 from . import runner
 from .bucket import Bucket, Document, Forged, Lost, Offline, Refused, sign, unseal
-from .files import LEAST_DISK, Task, free_disk, make_ballast, read_json, read_line, root, write_json
+from .files import (
+    LEAST_DISK,
+    Task,
+    free_disk,
+    make_ballast,
+    read_json,
+    read_line,
+    root,
+    write_json,
+    write_text,
+)
 from .idle import Idle
 from .tpurun import rank_variables
 
@@ -108,19 +118,23 @@ class Loop:
     def forever(self) -> None:
         signal.signal(signal.SIGTERM, self._on_sigterm)
         while True:
-            error = ""
-            try:
-                self.tick()
-            except (OSError, Forged, Refused) as problem:  # Offline is an OSError
-                self.moved_at = time.monotonic()  # without the bucket there is no progress
-                error = f"{type(problem).__name__}: {problem}"
-                self.trouble = "" if isinstance(problem, Offline) else error
-            else:
-                self.trouble = ""
-            if error and error != self.error:
-                print(time.strftime("%F %T"), error, flush=True)
-            self.error = error
+            self.step()
             time.sleep(self.times["poll"])
+
+    def step(self) -> None:
+        """Do a tick. What goes wrong is printed, and the heartbeat tells of it."""
+        last, self.error, self.trouble = self.error, "", ""
+        try:
+            self.tick()
+        except (OSError, Forged, Refused) as problem:  # Offline is an OSError
+            self.moved_at = time.monotonic()  # without the bucket there is no progress
+            self.error = f"{type(problem).__name__}: {problem}"
+            if self.error != last:
+                print(time.strftime("%F %T"), self.error, flush=True)
+            if not isinstance(problem, Offline):
+                self.trouble = self.error
+                with contextlib.suppress(OSError, Refused):
+                    self._beat()  # which the tick may not have reached
 
     def _on_sigterm(self, *_: Any) -> None:
         """The host is shut down, as at the beginning of a preemption: end the job while there is time."""
@@ -138,6 +152,8 @@ class Loop:
             self.busy_at = time.monotonic()
             self._follow(self.current)
         self._beat()
+        if self.current and self.task.folder.is_dir():
+            os.utime(self.task.folder / "fence")
         idle = None if self.current else time.monotonic() - self.busy_at
         if why := self.idle.step(idle, self.current):
             self.bucket.create(self._path("stop"), {"why": why})
@@ -172,7 +188,7 @@ class Loop:
             self._save()
         elif found["code"] != self.orders["code"]:
             # A controller of another version: the bootstrap fetches its loop and starts it.
-            (root() / "wanted").write_text(found["code"])
+            write_text(root() / "wanted", found["code"])
             sys.exit(0)
 
     def _finish(self) -> None:
@@ -331,8 +347,6 @@ class Loop:
         name = f"hosts/{self.rank}/beat"
         self.bucket.put(name, sign(self.key, name, {**state, **changing}))
         self.told = (state, now)
-        if task and task.folder.is_dir():
-            os.utime(task.folder / "fence")
 
 
 def machine() -> Document:

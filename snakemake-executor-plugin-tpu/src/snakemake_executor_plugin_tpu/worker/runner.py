@@ -139,6 +139,8 @@ class Runner:
         code = 137 if self.code is None else self.code
         if code and why == "exited":
             why = self._excuse()
+        if free_disk() < LEAST_DISK:  # the loop needs room to tell of the end
+            shutil.rmtree(self.folder / "work", ignore_errors=True)
         self.task.write_exit({"code": code, "why": why, "started": started, "ended": time.time()})
 
     def _excuse(self) -> str:
