@@ -20,11 +20,6 @@ def inner(): time.sleep(600)
 inner()'"""
 
 
-@pytest.fixture
-def call(empty_pod, tmp_path):
-    return lambda **settings: Controller(empty_pod, tmp_path / "call", **settings)
-
-
 async def until(condition):
     async with asyncio.timeout(PATIENCE):
         while not condition():
@@ -101,22 +96,6 @@ def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, 
                 assert not any(
                     "/jobs/four/" in name and name.endswith("start") for name in objects(empty_pod, first)
                 )
-
-    asyncio.run(story())
-
-
-@pytest.mark.full
-def test_a_cancelled_job_leaves_no_process(call, empty_pod):
-    async def story():
-        async with call() as controller:
-            running = asyncio.ensure_future(controller.run("job", f"tpurun {HANG}", hosts=4))
-            await until(
-                lambda: sum("time.sleep" in " ".join(h.jobs().values()) for h in empty_pod.hosts) == 4
-            )
-            await controller.runs["job"].cancel()
-            assert not (await running).ok
-            await until(lambda: not any(host.jobs() for host in empty_pod.hosts))
-            assert (await controller.run("next")).ok
 
     asyncio.run(story())
 

@@ -53,7 +53,7 @@ def fetch(home, monkeypatch):
 def install(home, monkeypatch):
     for name, value in make_internet(home).items():
         monkeypatch.setenv(name, value)
-    assert os.access(environment.install_uv(print), os.X_OK)
+    assert os.access(environment.install_uv(), os.X_OK)
     return f"uv-{environment.UV}"
 
 

@@ -2,7 +2,6 @@
 
 import getpass
 import gzip
-import hashlib
 import io
 import os
 import socket
@@ -46,10 +45,6 @@ def host_code() -> bytes:
     files = {f"{HOST_PACKAGE}/worker/{path.name}": path for path in (PACKAGE / "worker").glob("*.py")}
     files[f"{HOST_PACKAGE}/__init__.py"] = PACKAGE / "worker" / "__init__.py"
     return pack({**files, f"{HOST_PACKAGE}/storage.py": PACKAGE / "storage.py"})
-
-
-def content_name(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 class Control:
@@ -101,11 +96,10 @@ class Control:
             cell = Cell(self.bucket, f"hosts/{rank}/assignment", {"seq": 0, "node": ""})
             self._assigned[rank] = cell
             same = cell.document["node"] == self.setup["node"]
-            self._assign(
-                rank, cell.document if same else {"job": None, "launch": 0, "seq": cell.document["seq"]}
-            )
+            self.assign(rank, cell.document if same else {"job": None, "launch": 0})
 
-    def _write(self, cell: Cell, document: Document) -> None:
+    def write(self, cell: Cell, document: Document) -> None:
+        """Write one of this controller's documents. Raises Taken if another controller has written it."""
         try:
             cell.write({**document, "by": self.id})
         except Lost:
@@ -115,14 +109,14 @@ class Control:
         """Write the lease; `busy` keeps the pod alive while it is fresh."""
         with self._lease_lock:
             if not self._released:
-                self._write(self._lease, {"who": self.who, "busy": busy})
+                self.write(self._lease, {"who": self.who, "busy": busy})
         self.renewed_at = time.monotonic()
 
     def release(self) -> None:
         """Let the next controller in at once."""
         with self._lease_lock:
             self._released = True
-            self._write(self._lease, {"who": NOBODY, "busy": False})
+            self.write(self._lease, {"who": NOBODY, "busy": False})
 
     def close(self) -> None:
         self._readers.shutdown(wait=False, cancel_futures=True)
@@ -176,10 +170,8 @@ class Control:
 
     def assign(self, rank: int, document: Document) -> None:
         """Give a host what it has to run."""
-        self._assign(rank, {**document, "seq": self._assigned[rank].document["seq"]})
-
-    def _assign(self, rank: int, document: Document) -> None:
-        self._write(self._assigned[rank], {**document, **self.setup, "seq": document["seq"] + 1})
+        cell = self._assigned[rank]
+        self.write(cell, {**document, **self.setup, "seq": cell.document["seq"] + 1})
 
     def is_assigned(self, rank: int, job: str, launch: int) -> bool:
         document = self._assigned[rank].document
@@ -188,6 +180,3 @@ class Control:
     def record(self, job: str) -> Cell:
         """Return the record of a job, which only this controller writes."""
         return Cell(self.bucket, f"jobs/{job}/record", {})
-
-    def save(self, cell: Cell, document: Document) -> None:
-        self._write(cell, document)

@@ -210,7 +210,7 @@ class JobRun:
         return found
 
     async def _save(self, control: Control) -> None:
-        await self._call(control.save, self._cells[control.bucket.url], self.record.document())
+        await self._call(control.write, self._cells[control.bucket.url], self.record.document())
 
     def _path(self, name: str, record: JobRecord | None = None) -> str:
         return f"jobs/{self.slot}/{(record or self.record).launch}/{name}"
@@ -245,7 +245,7 @@ class JobRun:
         request, settings, record = self.request, self.settings, self.record
         variables = libtpu_variables(len(record.hosts), slice_of(self.accelerator_type)) | request.environment
         return {
-            **{"job": self.slot, "launch": record.launch, "hosts": record.hosts, "label": request.label},
+            **{"job": self.slot, "launch": record.launch, "hosts": record.hosts},
             **{"argv": ["/bin/bash", "-c", request.command], "sources": sources},
             **{"runtime": request.runtime, "stall": request.stall, "reports": request.reports},
             **{"grace": settings.grace, "lease": settings.lease},

@@ -114,10 +114,8 @@ class Task:
         return dict(json.loads(text)) if text.startswith("{") and text.endswith("\n") else None
 
     def write_exit(self, document: dict[str, Any]) -> None:
-        """Write the end over bytes reserved at the start: a full disk must not lose it."""
+        """Write the end, a few words, over bytes reserved at the start: a full disk must not lose it."""
         text = json.dumps(document).encode()
-        if len(text) >= EXIT_BYTES:
-            text = json.dumps({**document, "about": str(document.get("about", ""))[:100]}).encode()
         with open(self.folder / "exit", "r+b", buffering=0) as file:
             file.write(text.ljust(EXIT_BYTES - 1) + b"\n")
 

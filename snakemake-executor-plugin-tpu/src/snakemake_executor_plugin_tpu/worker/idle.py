@@ -30,8 +30,7 @@ class Idle:
         self.error, self.deleting = "", ""
 
     def about(self) -> Document:
-        told = {"limit": self.limit, "end": self.end, "checked": self.checked_at > 0}
-        return {**told, "error": self.error, "deleting": self.deleting}
+        return {"limit": self.limit, "end": self.end, "error": self.error, "deleting": self.deleting}
 
     def step(self, idle: "float | None", current: "Document | None") -> str:
         """Look from time to time; `idle` is None while a job runs. Return why the current job has to stop."""

@@ -15,25 +15,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import runner
+from . import files, runner
 from .bucket import Bucket, Document, Forged, Lost, Offline, Refused, sign, unseal
-from .files import (
-    LEAST_DISK,
-    Task,
-    free_disk,
-    make_ballast,
-    read_json,
-    read_line,
-    root,
-    write_json,
-    write_text,
-)
+from .files import LEAST_DISK, Task, free_disk, make_ballast, read_json, read_line, root, write_json
 from .idle import Idle
 from .tpurun import rank_variables
 
 CHUNK = 256 << 10
 TAIL_LINES = 20
-RESTARTED = "its host was restarted"
+RESTARTED: Document = {"code": None, "why": "restarted"}
 BUILD_PAUSES = (5.0, 600.0)
 
 
@@ -188,7 +178,7 @@ class Loop:
             self._save()
         elif found["code"] != self.orders["code"]:
             # A controller of another version: the bootstrap fetches its loop and starts it.
-            write_text(root() / "wanted", found["code"])
+            files.write_text(root() / "wanted", found["code"])
             sys.exit(0)
 
     def _finish(self) -> None:
@@ -213,9 +203,7 @@ class Loop:
         elif state == "absent":
             self._begin(current, task, stop)
         elif state != "running":
-            self._verdict(
-                current, task, task.exit() or {"code": None, "why": "restarted", "about": RESTARTED}
-            )
+            self._verdict(current, task, task.exit() or RESTARTED)
 
     def _begin(self, current: Document, task: Task, stop: "Document | None") -> None:
         if stop:
@@ -223,7 +211,7 @@ class Loop:
         elif self.bucket.create(self._path("start"), {"host": self.rank, "incarnation": self.incarnation})[1]:
             self._start(current, task, current, {})
         else:
-            self._verdict(current, task, {"code": None, "why": "restarted", "about": RESTARTED})
+            self._verdict(current, task, RESTARTED)
 
     def _follow_rank(self, current: Document, task: Task, state: str, stop: "Document | None") -> None:
         run = f"runs/{current['run']}"
@@ -241,7 +229,7 @@ class Loop:
                 return
             state = "vanished"
         if state != "running":
-            end: Document = task.exit() or {"code": None, "why": RESTARTED}
+            end = task.exit() or RESTARTED
             told = {"rank": current["index"], "host": self.rank, "tail": task.tail(TAIL_LINES), **end}
             self.bucket.create(self._path(f"{run}/exit-{current['index']}"), told)
             if end["code"] != 0:
@@ -287,7 +275,7 @@ class Loop:
     def _verdict(self, current: Document, task: Task, end: Document) -> None:
         """Decide the launch, after its other hosts have been told to stop."""
         about = {"host": self.rank, "incarnation": self.incarnation, "tail": task.tail(TAIL_LINES)}
-        about |= {"progress": read_line(task.folder / "progress"), "node": self.orders["node"]}
+        about["progress"] = read_line(task.folder / "progress")
         if end["why"] == "again":
             about["about"] = read_line(task.folder / "again")
         if len(current["hosts"]) > 1:
