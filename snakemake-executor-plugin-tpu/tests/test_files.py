@@ -11,7 +11,8 @@ import pytest
 from snakemake_executor_plugin_tpu.control import host_code
 from snakemake_executor_plugin_tpu.emulator.image import make_internet
 from snakemake_executor_plugin_tpu.emulator.web import Handler, HttpServer
-from snakemake_executor_plugin_tpu.worker import bootstrap, environment, files, runner
+from snakemake_executor_plugin_tpu.worker import bootstrap, environment, files, loop, runner
+from snakemake_executor_plugin_tpu.worker.bucket import seal
 
 CODE = host_code()
 NAME = hashlib.sha256(CODE).hexdigest()
@@ -73,6 +74,17 @@ def test_a_link_under_a_guessed_name_is_not_followed(home, monkeypatch, make):
     assert not [*mine.iterdir()]
     left = {path.name for path in home.iterdir()} - {"mine", "internet", made.name}
     assert len(left) == 3  # the links: no temporary name is left
+
+
+def test_each_launch_has_a_ballast(home, monkeypatch):
+    monkeypatch.setattr(runner, "start", lambda *arguments: None)
+    orders = {"rank": 0, "hosts": 1, "node": "n", "boot": "b", "times": {"fence": 60}, "key": "00"}
+    one = loop.Loop({**orders, "bucket": "gs://b", "idle_seconds": 0, "end": 0})
+    job = {"job": "j", "hosts": [0], "index": 0, "run": 1, "setup": {"name": ""}, "sources": "", "python": ""}
+    for launch in range(2):
+        one.current = job | {"launch": launch, "grace": 1, "lease": 0, "runtime": 0, **seal(bytes(1), {})}
+        one._start(one.current, one.task, {"argv": ["true"]}, {})
+        (home / "ballast").unlink()  # as a full disk does
 
 
 def test_the_work_of_a_job_that_filled_the_disk_makes_room_for_its_end(home):

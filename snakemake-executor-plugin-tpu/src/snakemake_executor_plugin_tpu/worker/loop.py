@@ -91,7 +91,6 @@ class Loop:
         self.bucket = Bucket(orders["bucket"], self.key)
         self.state = root() / "state"
         self.state.mkdir(parents=True, exist_ok=True)
-        make_ballast()
         self.current: Document | None = read_json(self.state / "current")
         self.done, self.seen = read_json(self.state / "done"), read_json(self.state / "seen", 0)
         self.assignment: Document = {}
@@ -255,6 +254,7 @@ class Loop:
         spec["path"] = [f"{folder}/bin"] if folder else []
         spec |= {"runtime": runtime, "grace": current["grace"], "fence": self.times["fence"]}
         Task.prune({task.name})
+        make_ballast()  # an earlier launch may have used it up
         runner.start(task, spec, variables, sources)
 
     def _why_stop(self, current: Document, task: Task) -> "Document | None":
