@@ -85,7 +85,7 @@ def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, 
             async with second:
                 assert "The pod is in use by the Snakemake of" in (await second.run("two")).message
             third = first.again()
-            first.slices[0].control.times |= {"poll": 10, "beat": 1e9}  # it sleeps
+            first.slices[0].control.times |= {"poll": 1e9, "beat": 1e9}  # it sleeps
             async with third:
                 assert (await third.run("three")).ok
                 outcome = await first.run("four")
