@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import fmean
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
-from snakemake_executor_plugin_tpu.emulator.hosts import Host, send
+from snakemake_executor_plugin_tpu.emulator.hosts import Host, processes_with, send
 from trm.backends.cpu.build import BuildError, library
 from trm.provenance import commit_in_words
 
@@ -93,13 +93,9 @@ def newest_checkpoint(pod: EmulatedPod) -> int:
 
 def programs(host: Host, words: str = "-m trm ", hosts: int = 0) -> list[int]:
     """The programs on a host whose command line matches, of jobs for so many hosts (0: for any number)."""
-    found = []
-    for pid, line in host.processes().items():
-        with contextlib.suppress(OSError):
-            size = f"\0TPURUN_SIZE={hosts or ''}"
-            if re.search(words, line) and size in Path(f"/proc/{pid}/environ").read_text():
-                found.append(pid)
-    return found
+    jobs = host.jobs()
+    sized = processes_with(f"TPURUN_SIZE={hosts}") if hosts else jobs
+    return [pid for pid, line in jobs.items() if re.search(words, line) and pid in sized]
 
 
 def break_host(pod: EmulatedPod, log: Path, done: threading.Event) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from calls import Controller
 from study import Call, Study
 
 from snakemake_executor_plugin_tpu.capacity import Capacity
@@ -31,6 +32,12 @@ def empty_pod(pod):
     pod.api.created_nodes = 0
     yield pod
     pod.remove()
+
+
+@pytest.fixture
+def call(empty_pod, tmp_path):
+    """Return a function that makes a call of a controller without Snakemake."""
+    return lambda **settings: Controller(empty_pod, tmp_path / "call", **settings)
 
 
 @pytest.fixture
@@ -78,7 +85,7 @@ def run_story(story, api, settings):
         pod["api_endpoint"] = f"127.0.0.1:{api.port}"
         cloud = TpuCloud(ExecutorSettings(**pod), output.append)
         cloud.poll_seconds, cloud.pauses = (0.01, 0.02), (0.01, 0.04)
-        capacity = Capacity(cloud, output.append, lambda: {"startup-script": "#!/bin/sh"})
+        capacity = Capacity(cloud, output.append, lambda: {"startup-script": "#!/bin/sh"}, lambda node: "")
         try:
             return await story(cloud, capacity)
         finally:

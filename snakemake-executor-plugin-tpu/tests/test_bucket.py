@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from snakemake_executor_plugin_tpu.control import NOBODY, Control
 from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 from snakemake_executor_plugin_tpu.emulator.web import Handler, HttpServer
 from snakemake_executor_plugin_tpu.worker.bucket import (
@@ -69,6 +70,30 @@ def test_of_two_writers_the_one_who_knows_less_loses(bucket):
     with pytest.raises(Lost):
         one.write({"by": 1})
     assert bucket().read("x") == {"by": 3}
+
+
+def test_a_renewal_that_is_still_on_its_way_does_not_keep_a_released_lease(bucket):
+    own, began, go = bucket(), threading.Event(), threading.Event()
+    control = Control(own, 0, {"node": "n"}, {"silence": 60.0})
+    control.acquire()
+    put = own.put
+
+    def slow(*arguments):
+        own.put = put
+        began.set()
+        go.wait()
+        return put(*arguments)
+
+    own.put = slow
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        renewal = pool.submit(control.renew, True)
+        began.wait()
+        release = pool.submit(control.release)
+        go.set()
+        renewal.result()
+        release.result()
+        control.renew(busy=True)  # so does a look that begins too late
+    assert bucket().read("controller")["who"] == NOBODY
 
 
 def test_an_age_is_that_of_the_server(bucket):

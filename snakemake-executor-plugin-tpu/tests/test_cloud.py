@@ -79,13 +79,15 @@ def test_other_ways_to_pay(api, play, provisioning):
 
 
 def test_lack_of_capacity_is_waited_out_with_growing_pauses(api, play):
-    api.fail_requests(3, "z")
+    message = "There is no more capacity in the zone z; you can try in another zone"
+    api.fail(1, "RESOURCE_EXHAUSTED", message, method="CreateQueuedResource")
+    api.fail_requests(2, "z")
     state, output = play(lambda _, capacity: capacity.wait(), accelerator_type="v4-32")
     assert state.is_ready
     waits = [line for line in output if "next try at" in line]
     assert len(waits) == 3
     assert "no spot v4-32 in z, requested since" in waits[0]
-    assert "There is no more capacity" in waits[0]
+    assert all("There is no more capacity" in line for line in waits)
 
 
 @pytest.mark.parametrize(
@@ -131,14 +133,6 @@ def test_request_that_no_controller_waits_for_expires(api, play, monkeypatch):
     monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.QUEUE_SECONDS", 1)
     state, _ = play(story)
     assert "expired" in state.error
-
-
-def test_capacity_errors_at_the_request_are_retried_as_well(api, play):
-    message = "There is no more capacity in the zone z; you can try in another zone"
-    api.fail(2, "RESOURCE_EXHAUSTED", message, method="CreateQueuedResource")
-    state, output = play(lambda _, capacity: capacity.wait())
-    assert state.is_ready
-    assert sum("next try at" in line for line in output) == 2
 
 
 def test_an_outage_during_an_operation_is_survived(api, play):
@@ -263,7 +257,7 @@ def test_the_request_of_another_call_is_not_withdrawn(api, play):
     async def story(cloud, capacity):
         await cloud.create({})
         other = TpuCloud(cloud.settings, print)
-        second = Capacity(other, print)
+        second = Capacity(other, print, dict, lambda node: "")
         second.since, second.requested = "", False
         assert await second._ask() is None
         assert not second.requested

@@ -20,11 +20,6 @@ def inner(): time.sleep(600)
 inner()'"""
 
 
-@pytest.fixture
-def call(empty_pod, tmp_path):
-    return lambda **settings: Controller(empty_pod, tmp_path / "call", **settings)
-
-
 async def until(condition):
     async with asyncio.timeout(PATIENCE):
         while not condition():
@@ -90,7 +85,7 @@ def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, 
             async with second:
                 assert "The pod is in use by the Snakemake of" in (await second.run("two")).message
             third = first.again()
-            first.slices[0].control.times |= {"poll": 10, "beat": 1e9}  # it sleeps
+            first.slices[0].control.times |= {"poll": 1e9, "beat": 1e9}  # it sleeps
             async with third:
                 assert (await third.run("three")).ok
                 outcome = await first.run("four")
@@ -101,22 +96,6 @@ def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, 
                 assert not any(
                     "/jobs/four/" in name and name.endswith("start") for name in objects(empty_pod, first)
                 )
-
-    asyncio.run(story())
-
-
-@pytest.mark.full
-def test_a_cancelled_job_leaves_no_process(call, empty_pod):
-    async def story():
-        async with call() as controller:
-            running = asyncio.ensure_future(controller.run("job", f"tpurun {HANG}", hosts=4))
-            await until(
-                lambda: sum("time.sleep" in " ".join(h.jobs().values()) for h in empty_pod.hosts) == 4
-            )
-            await controller.runs["job"].cancel()
-            assert not (await running).ok
-            await until(lambda: not any(host.jobs() for host in empty_pod.hosts))
-            assert (await controller.run("next")).ok
 
     asyncio.run(story())
 
@@ -181,7 +160,8 @@ def test_no_object_holds_a_secret_and_nobody_without_the_key_gives_commands(call
             forged = sign(b"another key", "hosts/1/assignment", document)
             empty_pod.client().bucket("emulated").blob(name).upload_from_string(forged)
             log = empty_pod.hosts[1].home / ".snakemake-tpu" / "host.log"
-            await until(lambda: "Forged" in log.read_text())
+            await until(lambda: "w1: Forged" in controller.output)  # by its heartbeat
+            assert "Forged" in log.read_text()
             assert not any("evil" in name for name in objects(empty_pod, controller))
 
     asyncio.run(story())

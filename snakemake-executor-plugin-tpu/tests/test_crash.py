@@ -5,7 +5,6 @@ import itertools
 import threading
 
 import pytest
-from calls import Controller
 from study import PATIENCE
 
 MOMENTS = ("before", "after")
@@ -49,11 +48,6 @@ class Killer:
             return False
         self.pod.hosts[rank].kill_loop()
         return True
-
-
-@pytest.fixture
-def call(empty_pod, tmp_path):
-    return lambda **settings: Controller(empty_pod, tmp_path / "call", **settings)
 
 
 def test_loop_that_dies_at_any_write_runs_no_launch_twice(empty_pod, call, tmp_path):

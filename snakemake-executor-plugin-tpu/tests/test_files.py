@@ -3,13 +3,16 @@
 import hashlib
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
 from snakemake_executor_plugin_tpu.control import host_code
 from snakemake_executor_plugin_tpu.emulator.image import make_internet
 from snakemake_executor_plugin_tpu.emulator.web import Handler, HttpServer
-from snakemake_executor_plugin_tpu.worker import bootstrap, environment, files, runner
+from snakemake_executor_plugin_tpu.worker import bootstrap, environment, files, loop, runner
+from snakemake_executor_plugin_tpu.worker.bucket import seal
 
 CODE = host_code()
 NAME = hashlib.sha256(CODE).hexdigest()
@@ -51,7 +54,7 @@ def fetch(home, monkeypatch):
 def install(home, monkeypatch):
     for name, value in make_internet(home).items():
         monkeypatch.setenv(name, value)
-    assert os.access(environment.install_uv(print), os.X_OK)
+    assert os.access(environment.install_uv(), os.X_OK)
     return f"uv-{environment.UV}"
 
 
@@ -71,6 +74,38 @@ def test_a_link_under_a_guessed_name_is_not_followed(home, monkeypatch, make):
     assert not [*mine.iterdir()]
     left = {path.name for path in home.iterdir()} - {"mine", "internet", made.name}
     assert len(left) == 3  # the links: no temporary name is left
+
+
+def test_each_launch_has_a_ballast(home, monkeypatch):
+    monkeypatch.setattr(runner, "start", lambda *arguments: None)
+    orders = {"rank": 0, "hosts": 1, "node": "n", "boot": "b", "times": {"fence": 60}, "key": "00"}
+    one = loop.Loop({**orders, "bucket": "gs://b", "idle_seconds": 0, "end": 0})
+    job = {"job": "j", "hosts": [0], "index": 0, "run": 1, "setup": {"name": ""}, "sources": "", "python": ""}
+    for launch in range(2):
+        one.current = job | {"launch": launch, "grace": 1, "lease": 0, "runtime": 0, **seal(bytes(1), {})}
+        one._start(one.current, one.task, {"argv": ["true"]}, {})
+        (home / "ballast").unlink()  # as a full disk does
+
+
+def test_the_work_of_a_job_that_filled_the_disk_makes_room_for_its_end(home):
+    task = files.Task("full")
+    (task.folder / "work").mkdir(parents=True)
+    (task.folder / "fence").touch()
+    (task.folder / "exit").write_bytes(bytes(files.EXIT_BYTES))
+    spec = {"argv": ["/bin/sh", "-c", "echo > large; exit 3"], "directory": ".", "fence": 60}
+    files.write_json(task.folder / "spec", spec)
+    program = (
+        "from snakemake_executor_plugin_tpu.worker import files, runner; runner.free_disk = lambda: 0; "
+        "runner.Runner(files.Task('full'), {}).run()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert task.exit() | {"started": 0, "ended": 0} == {
+        "code": 3,
+        "why": "disk full",
+        "started": 0,
+        "ended": 0,
+    }
+    assert not (task.folder / "work").exists()
 
 
 def test_a_link_in_place_of_the_lock_of_libtpu_is_left_alone(home):

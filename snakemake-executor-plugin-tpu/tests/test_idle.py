@@ -11,7 +11,7 @@ from study import until
 
 from snakemake_executor_plugin_tpu.google import storage_transport
 from snakemake_executor_plugin_tpu.worker import idle
-from snakemake_executor_plugin_tpu.worker.bucket import Bucket, Found, sign
+from snakemake_executor_plugin_tpu.worker.bucket import Bucket, Found, sign, verify
 from snakemake_executor_plugin_tpu.worker.idle import Idle
 
 KEY = bytes(32)
@@ -28,8 +28,8 @@ class Objects(dict):
         document, age = super().get(name, (None, 0.0))
         return document and Found(sign(KEY, name, document), 1, age)
 
-    def create(self, name, document):
-        self[name] = (document, 0.0)
+    def put(self, name, data):
+        self[name] = (verify(KEY, name, data), 0.0)
 
 
 @pytest.fixture
@@ -96,6 +96,16 @@ def test_the_node_is_deleted_where_its_queued_resource_cannot_be(host, status, c
     one._call = lambda what: asked.append(what) or (status if "queued" in what else 200)
     one.step(601.0, None)
     assert asked == ["queuedResources/pod?force=true", "nodes/pod"][:calls]
+
+
+def test_a_pod_that_is_still_there_takes_its_word_back_when_a_job_comes(host):
+    """Else it would be made again after a person has deleted it."""
+    one = host({})
+    one._call = lambda what: 403
+    one.step(601.0, None)
+    assert one.bucket["ended/n"][0]["why"] == one.about()["deleting"] == "it has been idle for 10 minutes"
+    one.step(None, {"lease": 0})
+    assert one.bucket["ended/n"][0]["why"] == one.about()["deleting"] == ""
 
 
 def test_a_forged_hold_keeps_nothing(host):

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 import signal
 import sys
 import threading
@@ -16,21 +15,6 @@ from snakemake_executor_plugin_tpu.executor import Executor
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
 INTERRUPTED = str(Path(__file__).with_name("interrupted.py"))
-
-
-def test_calls_receive_signals_that_the_tests_ignore(study):
-    """As under `make test &` or nohup, where child processes inherit ignored signals."""
-    one, numbers = study({"a": {}}), (signal.SIGINT, signal.SIGHUP)
-    previous = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        call = one.start("--version")
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-    status = Path(f"/proc/{call.process.pid}/status").read_text()
-    ignored = int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16)
-    assert not any(ignored >> (number - 1) & 1 for number in numbers)
-    assert call.wait() == 0
 
 
 def test_ctrl_c_while_a_job_is_being_submitted(study):

@@ -35,7 +35,7 @@ BUILD = """
 import sys
 from pathlib import Path
 from snakemake_executor_plugin_tpu.worker import environment
-environment.build(Path(sys.argv[1]), sys.argv[2], sys.argv[3], print)
+environment.build(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
 """
 
 

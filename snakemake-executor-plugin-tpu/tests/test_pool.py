@@ -18,7 +18,7 @@ from snakemake_executor_plugin_tpu.slice import Slice
 class FakeSlice(Slice):
     """A slice whose state the test sets."""
 
-    why_retire, gone = "", None
+    why_retire, gone, _deleted = "", None, False
 
     def __init__(self, name: str, hosts: int, up: bool = True) -> None:
         self.name, self.hosts, self.holder, self.error = name, hosts, {}, None
@@ -125,6 +125,18 @@ def test_only_as_many_slices_start_as_there_are_jobs_for():
         assert (await jobs[2])[0] is slices[1]
 
     play(*slices, story=story)
+
+
+def test_a_slice_that_is_being_deleted_gets_no_job():
+    ending = FakeSlice("a", 1)
+    ending._deleted = True
+
+    async def story(pool, place, settle):
+        job = place("job")
+        await settle()
+        assert not job.done()
+
+    play(ending, story=story)
 
 
 def test_a_failed_slice_is_left_out_until_none_is_left():

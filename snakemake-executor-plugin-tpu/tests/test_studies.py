@@ -136,11 +136,6 @@ def test_ctrl_c_while_queued_withdraws_the_request(study):
     until(lambda: not one.pod.api.queued)
 
 
-def test_nothing_is_created_without_permission(study):
-    output = study({"a": {}}, **{"tpu-create": False}).run(code=1)
-    assert "set tpu-create: true" in output
-
-
 @pytest.mark.full
 @pytest.mark.skipif(bool(why_not(disk=True)), reason=why_not(disk=True) or "")
 def test_a_full_disk_is_cleaned_and_the_pod_kept(tmp_path):

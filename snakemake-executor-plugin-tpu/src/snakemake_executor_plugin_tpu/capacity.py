@@ -21,16 +21,24 @@ class Capacity:
     """Waits for one pod."""
 
     def __init__(
-        self, cloud: TpuCloud, say: Callable[[str], None], metadata: Callable[[], dict[str, str]] = dict
+        self,
+        cloud: TpuCloud,
+        say: Callable[[str], None],
+        metadata: Callable[[], dict[str, str]],
+        last_words: Callable[[str], str],
     ) -> None:
-        self.cloud, self.settings, self.metadata = cloud, cloud.settings, metadata
+        """Take what makes the metadata of a node, and what reads from the bucket why a node deleted itself."""
+        self.cloud, self.settings, self.metadata, self.last_words = (
+            cloud,
+            cloud.settings,
+            metadata,
+            last_words,
+        )
         self.say = lambda sentence: say(f"TPU pod {cloud.name}: {sentence}")
         self.granted = False
         """Whether there has been a pod: then a text about quota means that its remains still count."""
         self.node = ""
         """How the hosts call the last node that was seen."""
-        self.last_words: Callable[[str], str] | None = None
-        """Reads from the bucket why a pod deleted itself."""
         self.existed = False
         """Whether the pod was up in this call and nothing has been deleted or requested since."""
         self.requested = False
@@ -128,7 +136,7 @@ class Capacity:
 
     async def _ended_itself(self, state: PodState) -> bool:
         """Whether the pod's own idle rule has ended it: its guard has left word in the bucket."""
-        if not (state.was_deleted and self.last_words):
+        if not state.was_deleted:
             return False
         try:
             why = await asyncio.to_thread(self.last_words, self.node)

@@ -2,11 +2,11 @@
 
 import getpass
 import gzip
-import hashlib
 import io
 import os
 import socket
 import tarfile
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -47,10 +47,6 @@ def host_code() -> bytes:
     return pack({**files, f"{HOST_PACKAGE}/storage.py": PACKAGE / "storage.py"})
 
 
-def content_name(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 class Control:
     """One incarnation of a slice under one controller.
 
@@ -67,6 +63,8 @@ class Control:
         self.beats: dict[int, Document] = {}
         self._assigned: dict[int, Cell] = {}
         self._readers = ThreadPoolExecutor(READERS, "tpu-beats")
+        # A renewal may still be on its way, or begin, in a thread of its own when the lease is released.
+        self._lease_lock, self._released = threading.Lock(), False
 
     # ---- one controller at a time
 
@@ -98,11 +96,10 @@ class Control:
             cell = Cell(self.bucket, f"hosts/{rank}/assignment", {"seq": 0, "node": ""})
             self._assigned[rank] = cell
             same = cell.document["node"] == self.setup["node"]
-            self._assign(
-                rank, cell.document if same else {"job": None, "launch": 0, "seq": cell.document["seq"]}
-            )
+            self.assign(rank, cell.document if same else {"job": None, "launch": 0})
 
-    def _write(self, cell: Cell, document: Document) -> None:
+    def write(self, cell: Cell, document: Document) -> None:
+        """Write one of this controller's documents. Raises Taken if another controller has written it."""
         try:
             cell.write({**document, "by": self.id})
         except Lost:
@@ -110,12 +107,16 @@ class Control:
 
     def renew(self, busy: bool) -> None:
         """Write the lease; `busy` keeps the pod alive while it is fresh."""
-        self._write(self._lease, {"who": self.who, "busy": busy})
+        with self._lease_lock:
+            if not self._released:
+                self.write(self._lease, {"who": self.who, "busy": busy})
         self.renewed_at = time.monotonic()
 
     def release(self) -> None:
         """Let the next controller in at once."""
-        self._write(self._lease, {"who": NOBODY, "busy": False})
+        with self._lease_lock:
+            self._released = True
+            self.write(self._lease, {"who": NOBODY, "busy": False})
 
     def close(self) -> None:
         self._readers.shutdown(wait=False, cancel_futures=True)
@@ -169,10 +170,8 @@ class Control:
 
     def assign(self, rank: int, document: Document) -> None:
         """Give a host what it has to run."""
-        self._assign(rank, {**document, "seq": self._assigned[rank].document["seq"]})
-
-    def _assign(self, rank: int, document: Document) -> None:
-        self._write(self._assigned[rank], {**document, **self.setup, "seq": document["seq"] + 1})
+        cell = self._assigned[rank]
+        self.write(cell, {**document, **self.setup, "seq": cell.document["seq"] + 1})
 
     def is_assigned(self, rank: int, job: str, launch: int) -> bool:
         document = self._assigned[rank].document
@@ -181,6 +180,3 @@ class Control:
     def record(self, job: str) -> Cell:
         """Return the record of a job, which only this controller writes."""
         return Cell(self.bucket, f"jobs/{job}/record", {})
-
-    def save(self, cell: Cell, document: Document) -> None:
-        self._write(cell, document)

@@ -210,7 +210,7 @@ class JobRun:
         return found
 
     async def _save(self, control: Control) -> None:
-        await self._call(control.save, self._cells[control.bucket.url], self.record.document())
+        await self._call(control.write, self._cells[control.bucket.url], self.record.document())
 
     def _path(self, name: str, record: JobRecord | None = None) -> str:
         return f"jobs/{self.slot}/{(record or self.record).launch}/{name}"
@@ -245,7 +245,7 @@ class JobRun:
         request, settings, record = self.request, self.settings, self.record
         variables = libtpu_variables(len(record.hosts), slice_of(self.accelerator_type)) | request.environment
         return {
-            **{"job": self.slot, "launch": record.launch, "hosts": record.hosts, "label": request.label},
+            **{"job": self.slot, "launch": record.launch, "hosts": record.hosts},
             **{"argv": ["/bin/bash", "-c", request.command], "sources": sources},
             **{"runtime": request.runtime, "stall": request.stall, "reports": request.reports},
             **{"grace": settings.grace, "lease": settings.lease},
@@ -330,7 +330,7 @@ class JobRun:
         """Decide the launch, unless its host has done so before."""
         # First the stop: nothing may go on after the verdict.
         await self._call(control.bucket.create, self._path("stop"), {"why": "lost"})
-        verdict: Document = {"code": None, "why": "lost", "about": why, "progress": None, "tail": []}
+        verdict = {"code": None, "why": "lost", "about": why}
         return (await self._call(control.bucket.create, self._path("verdict"), verdict))[0]  # type: ignore[no-any-return]
 
     async def _stop(self, why: str) -> None:
@@ -348,7 +348,6 @@ class JobRun:
     async def _judge(self, slice: Slice, control: Control, verdict: Document) -> Outcome | None:
         """Return the outcome of the job, or None if it is launched again."""
         why, code = str(verdict["why"]), verdict["code"]
-        early = (verdict.get("ended") or 0.0) - (verdict.get("started") or 0.0) < EARLY_SECONDS
         if code == 0 and why == "exited":
             self._note_health(slice, False)
             return self._success(verdict)
@@ -359,7 +358,7 @@ class JobRun:
         if why == "exited":
             if not (lost := await self._why_blameless(slice, control, verdict)):
                 await self._finish(control)
-                if early:
+                if verdict.get("ended", 0.0) - verdict.get("started", 0.0) < EARLY_SECONDS:
                     self._note_health(slice, True, verdict.get("tail", []), verdict.get("rank"))
                 return self._failure(slice, verdict)
             why, verdict = "lost", {**verdict, "about": lost}

@@ -6,27 +6,27 @@ been up in this call, or after an hour.
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import secrets
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .allocation import slice_of
 from .capacity import Capacity
 from .cloud import ORDERS, PodState, TpuCloud
-from .control import Control, Taken, content_name, host_code
+from .control import Control, Taken, host_code
 from .driver import end
 from .errors import DOWN, CloudError, DeletedByUser, Offline, PodError, red
 from .google import storage_transport
 from .guarding import guard_in_words, guard_trouble, may_exist, remaining
 from .health import SUSPECTS, Health, Place
 from .settings import ExecutorSettings
-from .worker.bucket import Bucket, Forged, Refused, Transport, key_id, sign
+from .worker.bucket import Bucket, Document, Forged, Refused, Transport, sign
 from .worker.bucket import Offline as BucketOffline
 
 LEAST_KEY = 32
@@ -39,31 +39,6 @@ ASK_SECONDS = 10.0  # between two questions to the API about a slice with a sile
 FOLDER = ".snakemake-tpu"
 TRAFFIC_PRICE = 0.02  # USD per GB within a continent, https://cloud.google.com/storage/pricing#network-egress
 TROUBLE = (PodError, BucketOffline, Refused, Forged)
-
-
-@dataclass(frozen=True)
-class Environment:
-    """The jobs' environment: its name, its lock and its Python."""
-
-    name: str = ""
-    lock: str = ""
-    python: str = ""
-
-    @classmethod
-    def of(cls, settings: ExecutorSettings) -> "Environment":
-        files = [Path(name).expanduser() for name in (settings.requirements or "").split()]
-        try:
-            lock = "\n".join(file.read_text() for file in files)
-        except OSError as error:
-            raise PodError(f"tpu-requirements: {error.filename} cannot be read ({error.strerror}).") from None
-        python = settings.environment_python
-        return cls(content_name(f"{python}\n{lock}".encode())[:16], lock, python) if files else cls()
-
-
-def namespace(settings: ExecutorSettings, key: bytes) -> str:
-    """Return where the objects of a slice are: a new key starts anew."""
-    bucket = (settings.bucket or "").removeprefix("gs://").rstrip("/")
-    return f"gs://{bucket}/{FOLDER}/{settings.name}/{key_id(key)}"
 
 
 def key_of(state: PodState, settings: ExecutorSettings) -> bytes:
@@ -94,8 +69,7 @@ class Slice:
         self.say = lambda sentence: say(f"TPU pod {self.name}: {sentence}")
         self.health = health or Health(say)
         self.cloud = TpuCloud(settings, say)
-        self.capacity = Capacity(self.cloud, say, self._metadata)
-        self.capacity.last_words = self._last_words
+        self.capacity = Capacity(self.cloud, say, self._metadata, self._last_words)
         self.control: Control | None = None
         self.holder: dict[int, str] = {}
         """The job that holds a host."""
@@ -193,25 +167,27 @@ class Slice:
         self._failed_ranks = {}
         self._save_key()
         bucket = await asyncio.to_thread(self.bucket, self._key)
-        environment = Environment.of(self.settings)
-        code = await asyncio.to_thread(self._upload, bucket, environment)
-        lock = content_name(environment.lock.encode())
-        setup = {"name": environment.name, "lock": lock, "python": environment.python}
-        document = {"node": node, "code": code, "setup": setup, "python": self.settings.python}
+        document = {"node": node, "python": self.settings.python}
+        document |= await asyncio.to_thread(self._upload, bucket)
         control = Control(bucket, self.hosts, document, state.orders["times"], self.cloud.call)
         await asyncio.to_thread(control.acquire)
         self._node, self._state, self._told = state.incarnation, (time.monotonic(), state), {}
         if self.settings.check_host:
             self.health.unchecked |= await asyncio.to_thread(self._unchecked, bucket, node)
         await asyncio.to_thread(self._tell_region, bucket)
-        self.control = control
+        self.control, self._deleted = control, False
         self.say(f"it is up; its hosts {'start' if self._created else 'are asked what they do'}")
 
     def bucket(self, key: bytes) -> Bucket:
-        """Return the slice's part of the bucket; calls are repeated as long as a job may run without a controller."""
+        """Return the slice's part of the bucket, where a new key starts anew.
+
+        Calls are repeated as long as a job may run without a controller.
+        """
         self._transport = self._transport or storage_transport()
-        place, patience = namespace(self.settings, key), self.cloud.patience
-        return Bucket(place, key, self._transport, patience, self.say, self.stop)
+        bucket = (self.settings.bucket or "").removeprefix("gs://").rstrip("/")
+        # the key's hash names it without telling it
+        place = f"gs://{bucket}/{FOLDER}/{self.name}/{hashlib.sha256(key).hexdigest()[:12]}"
+        return Bucket(place, key, self._transport, self.cloud.patience, self.say, self.stop)
 
     def _unchecked(self, bucket: Bucket, node: str) -> set[Place]:
         """Return the hosts that have not passed the check since the node was made, in this call or an earlier one."""
@@ -241,9 +217,16 @@ class Slice:
             where = f"its bucket gs://{bucket.name} is in {place} and its hosts are in {region}"
             self.say(red(f"{where}: traffic between them costs {costs}"))
 
-    def _upload(self, bucket: Bucket, environment: Environment) -> str:
-        bucket.create_content("sources", environment.lock.encode())
-        return bucket.create_content("code", host_code())
+    def _upload(self, bucket: Bucket) -> Document:
+        """Upload the loop's code and the lock of the jobs' environment; return what assignments say of them."""
+        python, files = self.settings.environment_python, (self.settings.requirements or "").split()
+        try:
+            lock = "\n".join(Path(name).expanduser().read_text() for name in files)
+        except OSError as error:
+            raise PodError(f"tpu-requirements: {error.filename} cannot be read ({error.strerror}).") from None
+        name = hashlib.sha256(f"{python}\n{lock}".encode()).hexdigest()[:16] if files else ""
+        setup = {"name": name, "lock": bucket.create_content("sources", lock.encode()), "python": python}
+        return {"code": bucket.create_content("code", host_code()), "setup": setup}
 
     # ---- the key
 
@@ -269,10 +252,9 @@ class Slice:
 
     def _metadata(self) -> dict[str, str]:
         """Return the metadata of a new node: the startup script and its orders. Uploads what the script fetches."""
-        settings = self.settings
-        code = self._upload(self.bucket(self._key), Environment.of(settings))
+        settings, bucket = self.settings, self.bucket(self._key)
         orders = {name: getattr(settings, name) for name in ("project", "zone", "name")}
-        orders |= {"bucket": namespace(settings, self._key), "key": self._key.hex(), "code": code}
+        orders |= {"bucket": bucket.url, "key": self._key.hex(), "code": self._upload(bucket)["code"]}
         orders |= {"node": uuid.uuid4().hex[:12], "hosts": self.hosts, "times": settings.times()}
         orders |= {"idle_seconds": 60 * settings.idle_delete, "end": settings.end_time()}
         script = (Path(__file__).parent / "worker" / "bootstrap.py").read_text()
@@ -425,7 +407,7 @@ class Slice:
 
     def free(self) -> list[int]:
         """Return the hosts that could take a job now."""
-        if self.control is None or self.why_retire or self.gone:
+        if self.control is None or self.why_retire or self.gone or self._deleted:
             return []
         return [rank for rank in self.control.free() if rank not in self.holder]
 

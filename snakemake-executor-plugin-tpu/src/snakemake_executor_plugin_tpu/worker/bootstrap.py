@@ -89,13 +89,16 @@ def drop_to_user() -> Path:
 
 def keep_running(orders: "dict[str, Any]", home: Path) -> None:
     """Run the loop, again whenever it ends; it names another version in the file `wanted`."""
+    written: dict[str, Any] = {}
     while True:
         if (home / "wanted").exists():
             orders["code"] = (home / "wanted").read_text()
             (home / "wanted").unlink()
         folder = home / "code" / orders["code"]
         tried("the code of the loop", fetch, orders, folder)
-        (home / "orders.json").write_text(json.dumps(orders))
+        if written != orders:  # on a full disk it may fail
+            tried("the orders of the host", (home / "orders.json").write_text, json.dumps(orders))
+            written = {**orders}
         os.environ["PYTHONPATH"] = str(folder)
         subprocess.run([sys.executable, "-m", "tpu_host.worker.loop"], cwd=home)
         time.sleep(PAUSE / 2)

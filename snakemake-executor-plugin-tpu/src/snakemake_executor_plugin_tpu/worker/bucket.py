@@ -322,11 +322,6 @@ class Cell:
         self.document, self._pending = document, b""
 
 
-def key_id(key: bytes) -> str:
-    """Name a key without telling it."""
-    return hashlib.sha256(key).hexdigest()[:12]
-
-
 def sign(key: bytes, name: str, document: Document) -> bytes:
     """Return the bytes of a document that holds for this object's name only."""
     text = json.dumps(document, sort_keys=True)

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from .files import root
@@ -33,16 +32,12 @@ CHECK = (
     "print('torch_xla', torch_xla.__version__, 'loads and sees', num_available_chips(), 'TPU chips')"
 )
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-Say = Callable[[str], None]
 
 
 def prepare(name: str, lock: str, python: str) -> Path:
     """Build the environment unless it is complete; return its folder."""
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot name an environment")
-
-    def say(sentence: str) -> None:
-        print(sentence, flush=True)
 
     folder = root() / "environments" / name
     folder.parent.mkdir(exist_ok=True)
@@ -52,34 +47,34 @@ def prepare(name: str, lock: str, python: str) -> Path:
             os.utime(folder)
             return folder
         shutil.rmtree(folder, ignore_errors=True)
-        build(folder, lock, python, say)
+        build(folder, lock, python)
         (folder / "complete").touch()
     return folder
 
 
-def build(folder: Path, lock: str, python: str, say: Say) -> None:
+def build(folder: Path, lock: str, python: str) -> None:
     """Build the environment by uv."""
-    uv = install_uv(say)
+    uv = install_uv()
     # For a version uv downloads an interpreter; a path names one on the host.
     managed = [] if "/" in python else ["--managed-python"]
     venv = [str(uv), "venv", "--no-cache", "--quiet", *managed]
-    _run([*venv, "--python", python, str(folder)], say)
+    _run([*venv, "--python", python, str(folder)])
     requirements = folder / "requirements.lock"
     requirements.write_text(lock)
     install = [str(uv), "pip", "install", "--no-cache", "--no-progress"]
     where = ["--python", str(folder / "bin" / "python"), "--requirements", str(requirements)]
-    _run([*install, *where], say)
-    finish_torch_xla(folder / "bin" / "python", say)
+    _run([*install, *where])
+    finish_torch_xla(folder / "bin" / "python")
 
 
-def finish_torch_xla(python: Path, say: Say) -> None:
+def finish_torch_xla(python: Path) -> None:
     """Make torch_xla loadable, import it and count the host's chips, without opening them. RuntimeError: it does not
     load. Does nothing in an environment without torch_xla.
 
     Its extension needs the shared libpython. uv's interpreters contain libpython and find the shared one by their
     RPATH, which the loader ignores for a library with a RUNPATH, such as this extension: `$ORIGIN/torch_xla/lib`.
     """
-    facts = json.loads(_run([str(python), "-c", FACTS], say)[-1])
+    facts = json.loads(_run([str(python), "-c", FACTS])[-1])
     package = Path(facts["packages"], "torch_xla")
     if not package.exists():
         return
@@ -87,10 +82,10 @@ def finish_torch_xla(python: Path, say: Say) -> None:
     if library := next((path for path in kept if path.exists()), None):
         (package / "lib").mkdir(exist_ok=True)
         (package / "lib" / facts["name"]).symlink_to(library)
-    say(_run([str(python), "-c", CHECK], say)[-1])
+    print(_run([str(python), "-c", CHECK])[-1])
 
 
-def install_uv(say: Say) -> Path:
+def install_uv() -> Path:
     """Install uv into its own folder by the host's pip, and return its path."""
     folder = root() / f"uv-{UV}"
     if not (folder / "bin" / "uv").exists():
@@ -98,7 +93,7 @@ def install_uv(say: Say) -> Path:
         with tempfile.TemporaryDirectory(dir=root(), prefix=".uv.") as made:
             new = f"{made}/uv"
             try:
-                _run([*pip, "--no-deps", "--only-binary=:all:", "--target", new, f"uv=={UV}"], say)
+                _run([*pip, "--no-deps", "--only-binary=:all:", "--target", new, f"uv=={UV}"])
             except RuntimeError as error:
                 raise RuntimeError(
                     "uv could not be installed: the hosts need a package index, by external addresses or by Cloud NAT "
@@ -109,7 +104,7 @@ def install_uv(say: Say) -> Path:
     return folder / "bin" / "uv"
 
 
-def _run(argv: list[str], say: Say) -> list[str]:
+def _run(argv: list[str]) -> list[str]:
     """Run a command and return the last lines that it printed. RuntimeError: it failed."""
     # torch's builds for CUDA bring gigabytes that a TPU host never uses.
     settings = {"UV_PYTHON_INSTALL_DIR": str(root() / "pythons"), "NO_COLOR": "1", "UV_TORCH_BACKEND": "cpu"}
@@ -123,7 +118,7 @@ def _run(argv: list[str], say: Say) -> list[str]:
         for line in output:
             tail = [*tail[1 - TAIL_LINES :], line.rstrip()]
             if line.startswith(SHOWN):
-                say(line.strip()[:150])
+                print(line.strip()[:150], flush=True)
     if process.wait():
         text = "\n".join(tail)
         raise RuntimeError(f"`{' '.join(argv[:4])} ...` ended with exit code {process.returncode}:\n{text}")

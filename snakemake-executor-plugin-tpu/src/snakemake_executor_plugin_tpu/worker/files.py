@@ -54,9 +54,13 @@ def read_json(path: Path, default: Any = None) -> Any:
 
 
 def write_json(path: Path, document: Any) -> None:
+    write_text(path, json.dumps(document))
+
+
+def write_text(path: Path, text: str) -> None:
     """Write a file that readers see complete or not at all. On a full disk the ballast makes room."""
     # a name that others can guess may be a link of theirs
-    new, text = path.with_name(f".{path.name}.{os.urandom(8).hex()}"), json.dumps(document)
+    new = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         _create(new, text)
     except OSError as error:
@@ -110,10 +114,8 @@ class Task:
         return dict(json.loads(text)) if text.startswith("{") and text.endswith("\n") else None
 
     def write_exit(self, document: dict[str, Any]) -> None:
-        """Write the end over bytes reserved at the start: a full disk must not lose it."""
+        """Write the end, a few words, over bytes reserved at the start: a full disk must not lose it."""
         text = json.dumps(document).encode()
-        if len(text) >= EXIT_BYTES:
-            text = json.dumps({**document, "about": str(document.get("about", ""))[:100]}).encode()
         with open(self.folder / "exit", "r+b", buffering=0) as file:
             file.write(text.ljust(EXIT_BYTES - 1) + b"\n")
 

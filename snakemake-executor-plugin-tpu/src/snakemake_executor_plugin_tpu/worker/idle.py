@@ -12,7 +12,7 @@ import urllib.request
 import uuid
 from http.client import HTTPException
 
-from .bucket import Account, Bucket, Document, Forged, verify
+from .bucket import Account, Bucket, Document, Forged, sign, verify
 
 CHECK_SECONDS = 900.0
 API = "https://tpu.googleapis.com"
@@ -30,8 +30,7 @@ class Idle:
         self.error, self.deleting = "", ""
 
     def about(self) -> Document:
-        told = {"limit": self.limit, "end": self.end, "checked": self.checked_at > 0}
-        return {**told, "error": self.error, "deleting": self.deleting}
+        return {"limit": self.limit, "end": self.end, "error": self.error, "deleting": self.deleting}
 
     def step(self, idle: "float | None", current: "Document | None") -> str:
         """Look from time to time; `idle` is None while a job runs. Return why the current job has to stop."""
@@ -42,9 +41,13 @@ class Idle:
         if (self.limit or self.end) and now - self.checked_at > (60.0 if self.error else CHECK_SECONDS):
             self._check()
             self.checked_at = now
-        if why := self._why_delete(idle):
+        why = self._why_delete(idle)
+        if why or self.deleting:
+            # "" takes the word back: from now on a person has deleted the pod if it is gone.
+            name = f"ended/{self.orders['node']}"
+            self.bucket.put(name, sign(self.bucket.key, name, {"why": why}))
             self.deleting = why
-            self.bucket.create(f"ended/{self.orders['node']}", {"why": why})
+        if why:
             self._delete()
         found = self.bucket.get("controller") if current else None
         lease = float(current["lease"]) if current else 0.0

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import runner
+from . import files, runner
 from .bucket import Bucket, Document, Forged, Lost, Offline, Refused, sign, unseal
 from .files import LEAST_DISK, Task, free_disk, make_ballast, read_json, read_line, root, write_json
 from .idle import Idle
@@ -23,7 +23,7 @@ from .tpurun import rank_variables
 
 CHUNK = 256 << 10
 TAIL_LINES = 20
-RESTARTED = "its host was restarted"
+RESTARTED: Document = {"code": None, "why": "restarted"}
 BUILD_PAUSES = (5.0, 600.0)
 
 
@@ -91,7 +91,6 @@ class Loop:
         self.bucket = Bucket(orders["bucket"], self.key)
         self.state = root() / "state"
         self.state.mkdir(parents=True, exist_ok=True)
-        make_ballast()
         self.current: Document | None = read_json(self.state / "current")
         self.done, self.seen = read_json(self.state / "done"), read_json(self.state / "seen", 0)
         self.assignment: Document = {}
@@ -108,19 +107,23 @@ class Loop:
     def forever(self) -> None:
         signal.signal(signal.SIGTERM, self._on_sigterm)
         while True:
-            error = ""
-            try:
-                self.tick()
-            except (OSError, Forged, Refused) as problem:  # Offline is an OSError
-                self.moved_at = time.monotonic()  # without the bucket there is no progress
-                error = f"{type(problem).__name__}: {problem}"
-                self.trouble = "" if isinstance(problem, Offline) else error
-            else:
-                self.trouble = ""
-            if error and error != self.error:
-                print(time.strftime("%F %T"), error, flush=True)
-            self.error = error
+            self.step()
             time.sleep(self.times["poll"])
+
+    def step(self) -> None:
+        """Do a tick. What goes wrong is printed, and the heartbeat tells of it."""
+        last, self.error, self.trouble = self.error, "", ""
+        try:
+            self.tick()
+        except (OSError, Forged, Refused) as problem:  # Offline is an OSError
+            self.moved_at = time.monotonic()  # without the bucket there is no progress
+            self.error = f"{type(problem).__name__}: {problem}"
+            if self.error != last:
+                print(time.strftime("%F %T"), self.error, flush=True)
+            if not isinstance(problem, Offline):
+                self.trouble = self.error
+                with contextlib.suppress(OSError, Refused):
+                    self._beat()  # which the tick may not have reached
 
     def _on_sigterm(self, *_: Any) -> None:
         """The host is shut down, as at the beginning of a preemption: end the job while there is time."""
@@ -138,6 +141,8 @@ class Loop:
             self.busy_at = time.monotonic()
             self._follow(self.current)
         self._beat()
+        if self.current and self.task.folder.is_dir():
+            os.utime(self.task.folder / "fence")
         idle = None if self.current else time.monotonic() - self.busy_at
         if why := self.idle.step(idle, self.current):
             self.bucket.create(self._path("stop"), {"why": why})
@@ -172,7 +177,7 @@ class Loop:
             self._save()
         elif found["code"] != self.orders["code"]:
             # A controller of another version: the bootstrap fetches its loop and starts it.
-            (root() / "wanted").write_text(found["code"])
+            files.write_text(root() / "wanted", found["code"])
             sys.exit(0)
 
     def _finish(self) -> None:
@@ -197,9 +202,7 @@ class Loop:
         elif state == "absent":
             self._begin(current, task, stop)
         elif state != "running":
-            self._verdict(
-                current, task, task.exit() or {"code": None, "why": "restarted", "about": RESTARTED}
-            )
+            self._verdict(current, task, task.exit() or RESTARTED)
 
     def _begin(self, current: Document, task: Task, stop: "Document | None") -> None:
         if stop:
@@ -207,7 +210,7 @@ class Loop:
         elif self.bucket.create(self._path("start"), {"host": self.rank, "incarnation": self.incarnation})[1]:
             self._start(current, task, current, {})
         else:
-            self._verdict(current, task, {"code": None, "why": "restarted", "about": RESTARTED})
+            self._verdict(current, task, RESTARTED)
 
     def _follow_rank(self, current: Document, task: Task, state: str, stop: "Document | None") -> None:
         run = f"runs/{current['run']}"
@@ -225,7 +228,7 @@ class Loop:
                 return
             state = "vanished"
         if state != "running":
-            end: Document = task.exit() or {"code": None, "why": RESTARTED}
+            end = task.exit() or RESTARTED
             told = {"rank": current["index"], "host": self.rank, "tail": task.tail(TAIL_LINES), **end}
             self.bucket.create(self._path(f"{run}/exit-{current['index']}"), told)
             if end["code"] != 0:
@@ -251,6 +254,7 @@ class Loop:
         spec["path"] = [f"{folder}/bin"] if folder else []
         spec |= {"runtime": runtime, "grace": current["grace"], "fence": self.times["fence"]}
         Task.prune({task.name})
+        make_ballast()  # an earlier launch may have used it up
         runner.start(task, spec, variables, sources)
 
     def _why_stop(self, current: Document, task: Task) -> "Document | None":
@@ -271,7 +275,7 @@ class Loop:
     def _verdict(self, current: Document, task: Task, end: Document) -> None:
         """Decide the launch, after its other hosts have been told to stop."""
         about = {"host": self.rank, "incarnation": self.incarnation, "tail": task.tail(TAIL_LINES)}
-        about |= {"progress": read_line(task.folder / "progress"), "node": self.orders["node"]}
+        about["progress"] = read_line(task.folder / "progress")
         if end["why"] == "again":
             about["about"] = read_line(task.folder / "again")
         if len(current["hosts"]) > 1:
@@ -331,8 +335,6 @@ class Loop:
         name = f"hosts/{self.rank}/beat"
         self.bucket.put(name, sign(self.key, name, {**state, **changing}))
         self.told = (state, now)
-        if task and task.folder.is_dir():
-            os.utime(task.folder / "fence")
 
 
 def machine() -> Document:

@@ -123,15 +123,16 @@ class Runner:
         self.shutting_down = False
 
     def run(self) -> None:
-        started = time.time()
+        started, grace = time.time(), 1.0
         try:
             self._prepare()
             self._start()
-            why = self._supervise()
+            why, grace = self._supervise()
         except Exception as error:
             self.code, why = 127, "exited"
             self._log(f"it could not be started: {type(error).__name__}: {error}")
-        self._signal_until_gone(signal.SIGTERM, 1.0)
+        # SIGTERM once per process: jobs treat a second one as a request to stop at once.
+        self._signal_until_gone(signal.SIGTERM, grace)
         self._signal_until_gone(signal.SIGKILL, 30.0)
         self._reap()
         clear_libtpu_lock()
@@ -139,6 +140,8 @@ class Runner:
         code = 137 if self.code is None else self.code
         if code and why == "exited":
             why = self._excuse()
+        if free_disk() < LEAST_DISK:  # the loop needs room to tell of the end
+            shutil.rmtree(self.folder / "work", ignore_errors=True)
         self.task.write_exit({"code": code, "why": why, "started": started, "ended": time.time()})
 
     def _excuse(self) -> str:
@@ -174,20 +177,19 @@ class Runner:
                 self.spec["argv"], stdin=nothing, stdout=log, stderr=log, **outside
             )
 
-    def _supervise(self) -> str:
-        """Wait for the end of the command; return why it ended."""
+    def _supervise(self) -> tuple[str, float]:
+        """Wait for the end of the command; return why it ends, and how long what is left may go on."""
         self.deadline = time.monotonic() + (self.spec.get("runtime") or float("inf"))
         self.stamp, self.touched = 0, time.monotonic()
         while True:
             if self._reap() is not None:
                 self._await_shutdown()
-                return "shutdown" if self.shutting_down and self.code else "exited"
+                return "shutdown" if self.shutting_down and self.code else "exited", 1.0
             if stop := self._reason_to_stop():
                 self._log(f"stopping the job: {stop['why']}")
                 if stop.get("stacks"):
                     self._show_stacks(float(stop["stacks"]))
-                self._stop(float(stop.get("grace", self.spec.get("grace", 10))))
-                return str(stop["why"])
+                return str(stop["why"]), float(stop.get("grace", self.spec["grace"]))
             self._wait(0.5)
 
     def _await_shutdown(self) -> None:
@@ -242,12 +244,6 @@ class Runner:
         while set(frozen) & set(tree(os.getpid())) and time.monotonic() < deadline:
             self._wait(0.05)
             self._reap()
-
-    def _stop(self, grace: float) -> None:
-        # SIGTERM once per process: jobs treat a second one as a request to stop at once.
-        self._signal_until_gone(signal.SIGTERM, grace)
-        self._signal_until_gone(signal.SIGKILL, 30.0)
-        self._reap()
 
     def _signal(self, number: int, pids: list[int]) -> None:
         for pid in pids:
