@@ -221,7 +221,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 if known is not None:
                     self._earlier[",".join(clusters)] = known
                     if found := known.pop(name, None):
-                        self.logger.info(f"Slurm has job {job.jobid} already: not submitted again.")
+                        self.logger.info(f"Job {job.jobid} is with Slurm already: it is not submitted again.")
                         self._watch(job, found, 0.0)
                     return bool(found)
             self._once("Slurm does not answer: jobs wait to be submitted")
