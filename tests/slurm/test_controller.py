@@ -45,7 +45,7 @@ def test_without_slurm_nothing_starts(new_study):
     process = study.start("--until", "train")
     study.wait(lambda: process.poll() == 1, "the end of the study")
     assert (
-        "Error: Slurm does not answer: squeue: fatal: Could not establish a configuration source"
+        "Error: Slurm does not answer (squeue: fatal: Could not establish a configuration source"
         in study.output
     )
 

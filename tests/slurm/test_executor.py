@@ -46,16 +46,15 @@ def test_nothing_starts_without_slurm(executor, script):
         "squeue",
         "echo 'squeue: error: DNS SRV lookup failed' >&2; echo 'squeue: fatal: No source' >&2; exit 1",
     )
-    with pytest.raises(
-        ApiError, match="^Slurm does not answer: squeue: fatal: No source: load its commands first"
-    ):
+    said = r"^Slurm does not answer \(squeue: fatal: No source\): load its commands \(module load slurm\), or wait"
+    with pytest.raises(ApiError, match=said):
         Executor(executor.workflow, None)
 
 
 def test_arrays_are_refused(executor, monkeypatch):
     monkeypatch.setattr(commands, "ask", lambda *_: (True, ""))
     executor.workflow.executor_settings.array_jobs = "train"
-    with pytest.raises(ApiError, match="^--slurm-array-jobs: the plugin loses jobs of arrays: use --groups"):
+    with pytest.raises(ApiError, match="^--slurm-array-jobs is refused, .*: use --groups"):
         Executor(executor.workflow, None)
 
 
@@ -101,7 +100,8 @@ def test_a_refusal_is_one_line_in_slurms_words_and_final(executor, script):
     script("sbatch", "".join(f"echo 'sbatch: error: {line}' >&2\n" for line in lines) + "exit 1")
     job = Job()
     executor.run_job(job)
-    assert executor.failed == [("a", "Slurm refuses the job: Old project; Invalid account. ")]
+    said = "Slurm refuses the job (Old project; Invalid account): change what it asks for (docs/cluster.md). "
+    assert executor.failed == [("a", said)]
     assert job.attempt > job.restart_times  # Snakemake's question
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.slurm.standins import Job, submitted
 from trm.slurm import requeue
 from trm.slurm.commands import SlurmJob
-from trm.slurm.executor import Executor
+from trm.slurm.executor import MORE, Executor
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from trm.slurm.executor import Executor
         ("", 0, None, 5, "goes on"),
         ("RUNNING", 0, 0, 20, "goes on"),
         ("COMPLETED", 0, None, None, "done"),
-        ("TIMEOUT", 0, None, None, "Slurm job 7 ended as TIMEOUT: give it more time (max_runtime). "),
+        ("TIMEOUT", 0, None, None, f"Slurm job 7 ended as TIMEOUT: {MORE['TIMEOUT']}. "),
         ("CANCELLED", 0, None, None, "Slurm job 7 was cancelled. Repeat the command to resume it. "),
     ],
 )
@@ -81,7 +81,12 @@ def test_records_are_asked_about_jobs_that_have_left_the_queue(executor, answers
     [
         ("FAILED", "srun: error: Invalid MPI type", ": srun: error: Invalid MPI type"),
         ("FAILED", "srun: error: n0: task 0: Exited with exit code 1", ""),
-        ("OUT_OF_MEMORY", "srun: error: n0: task 0: Out Of Memory", ": give it more memory (mem_mb)"),
+        (
+            "FAILED",
+            "srun: error: can not load PMIx library\nsrun: error: no context\nsrun: error: Invalid MPI type",
+            ": srun: error: can not load PMIx library; srun: error: Invalid MPI type",
+        ),
+        ("OUT_OF_MEMORY", "srun: error: n0: task 0: Out Of Memory", f": {MORE['OUT_OF_MEMORY']}"),
     ],
 )
 def test_a_failure_names_what_srun_says(executor, state, line, more):
@@ -91,16 +96,19 @@ def test_a_failure_names_what_srun_says(executor, state, line, more):
     assert executor.failed == [("a", f"Slurm job 7 ended as {state}{more}. ")]
 
 
-def test_a_reason_that_does_not_pass_by_itself_is_told_once(executor, answers, tmp_path, capsys):
+@pytest.mark.parametrize(("cluster", "there"), [("", ""), ("beta", " -M beta")])
+def test_a_reason_that_does_not_pass_by_itself_is_told_once(
+    executor, answers, tmp_path, capsys, cluster, there
+):
     answers(
         "squeue",
         f"7|PENDING|PartitionTimeLimit|{tmp_path}|small.train.a\n8|PENDING|Priority|{tmp_path}|small.b",
     )
     executor.status_rate_limiter = asyncio.Lock()
-    asked = [SlurmJob("", "7", "small.train.a"), SlurmJob("", "8", "small.b")]
+    asked = [SlurmJob(cluster, "7", "small.train.a"), SlurmJob(cluster, "8", "small.b")]
     for _ in range(2):
         asyncio.run(Executor._states(executor, asked))
-    told = "Slurm does not start job 7: PartitionTimeLimit (`scontrol show job 7` says more)\n"
+    told = f"Slurm does not start job 7: PartitionTimeLimit (`scontrol{there} show job 7` says more)\n"
     assert capsys.readouterr().out == told
 
 

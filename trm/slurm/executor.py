@@ -35,9 +35,12 @@ ORDINARY = ("None", "Priority", "Resources", "BeginTime", "Dependency", "Cleanin
 DENIED = re.compile(r"^srun: error: (Unable to (?:create step|confirm allocation) for job .*)", re.M)
 """What srun writes into a job's log when slurmctld gives it no step: it does not answer, or was started seconds ago and
 has given the job no GPU of a node that had not registered yet (22.05)."""
-SRUN = re.compile(r"^srun: error: (?!.*\btasks? )(.*)", re.M)
+SRUN = re.compile(r"^(srun: error: (?!.*\btasks? ).*)", re.M)
 """srun's own errors, other than the program's exit code."""
-MORE = {"TIMEOUT": ": give it more time (max_runtime)", "OUT_OF_MEMORY": ": give it more memory (mem_mb)"}
+MORE = {
+    "TIMEOUT": "give it more time (--set-resources RULE:runtime=MINUTES; a group: --config max_runtime=MINUTES)",
+    "OUT_OF_MEMORY": "give it more memory (--set-resources RULE:mem_mb=MB, or its mem_mb_per_cpu if that is set)",
+}
 LONGER, LONGEST = 1.25, 120.0
 """The pause between polls grows by this factor up to this many seconds, until a job starts or ends: the end of a job
 may go unnoticed for that long."""
@@ -71,20 +74,20 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self._denied: set[str] = set()
         if "SLURM_JOB_ID" in os.environ:
             commands.forget_job()
-        os.environ["PATH"] += (
-            f":{Path(__file__).with_name('bin')}"  # jobs inherit it: `which`, if a node has none
-        )
+        # jobs inherit it: `which`, if a node has none
+        os.environ["PATH"] += f":{Path(__file__).with_name('bin')}"
         answers, text = commands.ask("squeue", "--me", "--noheader")
         if not answers:  # ApiError: printed without a place in the code
             last = text.rpartition("\n")[2]
-            raise ApiError(f"Slurm does not answer: {last}: load its commands first (module load slurm)")
+            raise ApiError(
+                f"Slurm does not answer ({last}): load its commands (module load slurm), or wait until it is up"
+            )
         if workflow.executor_settings.array_jobs:
             raise ApiError(
-                "--slurm-array-jobs: the plugin loses jobs of arrays: use --groups (docs/cluster.md)"
+                "--slurm-array-jobs is refused, as the plugin loses jobs of arrays: use --groups (docs/cluster.md)"
             )
-        plugin.get_max_array_size = lambda: (
-            1000
-        )  # it refuses to start where Slurm has none, with or without arrays
+        # it refuses to start where Slurm has none, with or without arrays
+        plugin.get_max_array_size = lambda: 1000
         super().__init__(workflow, logger)
         self._fallback_partition = ""  # sbatch knows its default; the plugin would ask
 
@@ -99,7 +102,10 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 if AWAY.search(problem) or PASSING.search(problem):
                     self._wait_for_slurm(problem)
                 else:
-                    return self._refuse(job, f"Slurm refuses the job: {message_of(problem)}. ")
+                    return self._refuse(
+                        job,
+                        f"Slurm refuses the job ({message_of(problem)}): change what it asks for (docs/cluster.md). ",
+                    )
         except Exception as error:  # it would go unnoticed in this thread
             self.workflow.scheduler.executor_error_callback(error)
 
@@ -183,7 +189,9 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             live = [job.number for job in group if known and job in known and known[job].state not in ENDED]
             problem = "Slurm does not answer" if known is None else ""
             if problem := problem or (commands.cancel_all(cluster, live) if live else ""):
-                self.logger.error(f"{problem}: jobs may go on; `squeue --me` lists them")
+                self.logger.error(
+                    f"{problem}: jobs may go on; `squeue --all --me{_there(cluster)}` lists them, `scancel` ends them"
+                )
 
     def shutdown(self) -> None:
         """End the threads at once."""
@@ -213,7 +221,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 if known is not None:
                     self._earlier[",".join(clusters)] = known
                     if found := known.pop(name, None):
-                        self.logger.info(f"Slurm has job {job.jobid} already: not submitted again.")
+                        self.logger.info(f"Job {job.jobid} is with Slurm already: it is not submitted again.")
                         self._watch(job, found, 0.0)
                     return bool(found)
             self._once("Slurm does not answer: jobs wait to be submitted")
@@ -297,7 +305,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             for job in asked:
                 if job in known and known[job].state == "PENDING" and known[job].reason not in ORDINARY:
                     reason = known[job].reason
-                    more = f"`scontrol show job {job.number}` says more"
+                    more = f"`scontrol{_there(cluster)} show job {job.number}` says more"
                     self._once(f"Slurm does not start job {job.number}: {reason} ({more})", reason)
             if missing := [job.number for job in asked if job not in known]:
                 known |= self._own(cluster, await asyncio.to_thread(commands.records, cluster, missing))
@@ -336,9 +344,10 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 return None
             return f"Slurm job {job.number} ended as {state or seen} and was not put back into the queue"
         if state in ENDED:
-            cause = SRUN.search(_end(Path(info.aux["slurm_logfile"])))
-            more = MORE.get(state, f": {cause[0]}" if cause else "")
-            return f"Slurm job {job.number} ended as {state}{more}"
+            errors = SRUN.findall(_end(Path(info.aux["slurm_logfile"])))
+            # the first is the cause, and the last often says it in words
+            more = MORE.get(state) or "; ".join(dict.fromkeys((*errors[:1], *errors[-1:])))
+            return f"Slurm job {job.number} ended as {state}" + (f": {more}" if more else "")
         if state or self._is_away(job.cluster):
             return None
         if made(info):
@@ -359,6 +368,10 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if (about or sentence) not in self._told:
             self._told.add(about or sentence)
             self.logger.warning(sentence)
+
+
+def _there(cluster: str) -> str:
+    return f" -M {cluster}" if cluster else ""
 
 
 def _end(log: Path) -> str:
