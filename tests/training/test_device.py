@@ -68,8 +68,12 @@ def two_steps(model, training, workers=1, fault=None):
     def forms():
         return [(tensor.shape, tensor.dtype, tensor.device) for tensor in state.changed_tensors()]
 
+    def constant(*values, **options):
+        raise RuntimeError("torch.tensor copies a value of the host")  # not seen by Watch
+
     before = forms()
-    with Watch():
+    with Watch(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "tensor", constant)
         for _ in range(2):
             step(batch, Recursion.of(run.model))
     assert before == forms()
@@ -94,6 +98,7 @@ def test_a_step_stays_on_the_device(case):
 FAULTS = {
     "a value read on the host": (lambda state: state.step.item(), "cannot be called on meta"),
     "a tensor fetched": (lambda state: state.params.cpu(), "Cannot copy out of meta tensor"),
+    "a constant": (lambda state: torch.tensor([1.0], device=state.step.device), "copies a value of the host"),
     "a number made on the host": (
         lambda state: state.step.add_(torch.ones(1).sum()),
         "add_.Tensor moves data",
