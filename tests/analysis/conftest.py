@@ -62,10 +62,8 @@ def best_width(config: RunConfig) -> float:
     return float(0.4 * (flops / 1e12) ** -0.4 * np.exp(0.4 * np.log(config.model.d_model / best) ** 2))
 
 
-@pytest.fixture(scope="session")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `specs/<experiment>.json` and `tables/<experiment>.csv`."""
-    root = tmp_path_factory.mktemp("study")
+def write_study(root: Path) -> None:
+    """Write `specs/<experiment>.json` and `tables/<experiment>.csv`."""
     (root / "specs").mkdir()
     specs = {
         name: experiment(root, name, points, evaluations=EVALUATIONS.get(name, (EvaluationConfig(),)))
@@ -82,7 +80,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, spec in specs.items():
         (root / "specs" / f"{name}.json").write_text(json.dumps(spec))
         save_table(collect(TableSpec.model_validate(spec)), root / "tables" / f"{name}.csv")
-    return root
+
+
+@pytest.fixture(scope="session")
+def study(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A folder with `specs/<experiment>.json` and `tables/<experiment>.csv`."""
+    return once("study", write_study)
 
 
 def blocks(
@@ -135,22 +138,26 @@ def compare_with_golden(path: Path, found: Any) -> None:
 Drawn = Callable[..., Drawing]
 
 
-@pytest.fixture
-def drawn(tables: dict[str, Table], tmp_path: Path) -> Drawn:
-    """Draws a figure of an experiment as the command does, and checks what every figure owes its reader."""
+@pytest.fixture(scope="session")
+def drawn(tables: dict[str, Table], tmp_path_factory: pytest.TempPathFactory) -> Drawn:
+    """Draws a figure of an experiment as the command does, once, and checks what every figure owes its reader."""
+    made: dict[str, Drawing] = {}
 
     def make(experiment: str, **spec: Any) -> Drawing:
-        drawing, files = saved(tables, experiment, tmp_path / "figure.pdf", **spec)
+        key = f"{experiment} {json.dumps(spec, sort_keys=True)}"
+        if key in made:
+            return made[key]
+        made[key], files = saved(tables, experiment, tmp_path_factory.mktemp("drawn") / "figure.pdf", **spec)
         facts = json.loads(files[2].read_text())
         assert all(facts[key] for key in ("title", "caption", "sentence", "answer", "inches"))
-        for key in ("sentence", "answer", "caption"):
-            assert not {"nan", "None", "inf", "–."} & set(facts[key].split())
+        for text in ("sentence", "answer", "caption"):
+            assert not {"nan", "None", "inf", "–."} & set(facts[text].split())
         with Image.open(files[1]) as picture:
             assert min(picture.size) > 300
             about = picture.text["Description"]
         for word in ("study synthetic, scale laptop", " seed", "data ", "commit 0123456789ab"):
             assert word in about
         assert files[0].read_bytes().startswith(b"%PDF")
-        return drawing
+        return made[key]
 
     return make

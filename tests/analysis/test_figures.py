@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -12,7 +13,7 @@ from matplotlib.text import Text
 
 from tests.analysis.conftest import figure, saved
 from trm.analysis.drawing import stack, styled
-from trm.analysis.kinds import KINDS, draw
+from trm.analysis.kinds import draw
 from trm.analysis.kinds.common import BinaryLocator, canvas, colours, entry, legend, nice, panels
 from trm.analysis.scales import fitting, round_values
 from trm.analysis.tables import Table
@@ -24,26 +25,30 @@ from trm.study.tasks import spec_of
 LAW = {"kind": "law", "x": "data.train_puzzles"}
 
 
-def test_every_kind_has_its_test() -> None:
-    tests = " ".join(path.read_text() for path in (Path(__file__).parent / "kinds").glob("test_*.py"))
-    named = (f'kind="{kind}"' in tests or f'"kind": "{kind}"' in tests for kind in KINDS)
-    assert all(named)
-
-
 def test_the_same_inputs_give_the_same_bytes(tables: dict[str, Table], tmp_path: Path) -> None:
     places = (tmp_path / "one/a.pdf", tmp_path / "two/a.pdf")
     first, second = (saved(tables, "data_size", place, **LAW)[1] for place in places)
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
-def test_a_figure_without_its_fit_or_table_says_which(tables: dict[str, Table]) -> None:
-    no_fit = "no --fit was made for auto of error against data.train_puzzles"
-    with styled(), pytest.raises(UserError, match=no_fit):
-        draw(figure(**LAW), [tables["data_size"]], [])
-    with styled(), pytest.raises(UserError, match="no --table holds experiment data_size"):
-        draw(figure(kind="surface", form="repeated_data"), [tables["augmentation"]], [])
-    with pytest.raises(UserError, match="does not exist"), styled("nowhere.mplstyle"):
-        pass
+REFUSED = [
+    ("data_size", LAW, "no --fit was made for auto of error against data.train_puzzles"),
+    ("augmentation", {"kind": "surface", "form": "repeated_data"}, "no --table holds experiment data_size"),
+    ("mixer", {"kind": "ablation", "x": "model.mixer", "baseline": "tanh"}, "baseline tanh is not a value"),
+    ("mixer", {"kind": "curves", "metric": "train/colour"}, "no history of mixer has a column train/colour"),
+    ("mixer", {"kind": "bins"}, "counted its puzzles by clues"),
+    ("mixer", {"kind": "restarts"}, r"set evaluation\.restarts"),
+    ("mixer", {"kind": "unroll"}, r"set evaluation\.unroll"),
+    ("mixer", {"kind": "votes"}, "no evaluation of mixer let copies vote"),
+]
+
+
+@pytest.mark.parametrize(("experiment", "spec", "sentence"), REFUSED)
+def test_a_figure_that_cannot_be_drawn_says_why(
+    experiment: str, spec: dict[str, Any], sentence: str, tables: dict[str, Table]
+) -> None:
+    with styled(), pytest.raises(UserError, match=sentence):
+        draw(figure(**spec), [tables[experiment]], [])
 
 
 def test_missing_runs_are_said_in_the_figure(tables: dict[str, Table]) -> None:
@@ -109,6 +114,8 @@ def test_dollar_signs_of_a_study_are_text(tables: dict[str, Table], tmp_path: Pa
 
 
 def test_the_style_is_left_as_it_was() -> None:
+    with pytest.raises(UserError, match="does not exist"), styled("nowhere.mplstyle"):
+        pass
     before = matplotlib.rcParams["axes.grid"]
     with styled():
         assert matplotlib.rcParams["axes.grid"]

@@ -166,10 +166,6 @@ def test_points_of_two_experiments_that_share_a_run_are_one(tables: dict[str, Ta
     assert merge([table, more]).rows["point"].nunique() == 2 * table.rows["point"].nunique()
 
 
-def test_a_fit_is_the_same_twice(tables: dict[str, Table]) -> None:
-    assert group_of(tables["data_size"]) == group_of(tables["data_size"])
-
-
 def test_one_bad_group_does_not_take_the_others_down(tables: dict[str, Table]) -> None:
     few = {"x": "train_flops", "hue": "model.d_model", "where": {"training.steps": 100}}
     fit = fit_table(tables["compute"], FitSpec(bootstrap=50, **few))

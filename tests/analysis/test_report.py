@@ -62,6 +62,14 @@ def built(spec: dict[str, Any], **changes: Any) -> Report:
     return build(ReportSpec.model_validate(spec | changes))
 
 
+def copied(spec: dict[str, Any], folder: Path) -> Path:
+    """A copy of the first figure's files, to be changed."""
+    path = Path(spec["experiments"][0]["figures"][0])
+    for suffix in (".pdf", ".png", ".json"):
+        shutil.copy(path.with_suffix(suffix), folder)
+    return folder / path.name
+
+
 def test_the_report_needs_nothing_but_itself(report: Report) -> None:
     text = page(report)
     assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", text)
@@ -77,10 +85,7 @@ def test_the_report_needs_nothing_but_itself(report: Report) -> None:
 
 def test_a_script_in_a_figure_or_a_text_never_runs(spec: dict[str, Any], tmp_path: Path) -> None:
     """A figure that somebody else wrote, with all its checksums right: it is a picture, and no other script may run."""
-    entry = spec["experiments"][0]
-    for suffix in (".pdf", ".png", ".json"):
-        shutil.copy(Path(entry["figures"][0]).with_suffix(suffix), tmp_path)
-    path = tmp_path / Path(entry["figures"][0]).name
+    entry, path = spec["experiments"][0], copied(spec, tmp_path)
     facts = json.loads(path.with_suffix(".json").read_text())
     for key in ("svg", "narrow"):
         facts[key] = f"<script>alert('{key}')</script>{facts[key]}"
@@ -120,15 +125,8 @@ def test_the_first_screen_has_scope_findings_one_figure_and_limits(report: Repor
     text = page(report)
     assert report.scope.startswith("4x4 Sudoku; 24 models of 75,968 parameters; 3 seeds; ")
     assert report.scope.endswith("Not the paper's scale.")
-    parts = (
-        'class="findings"',
-        "<figure>",
-        'id="viewer"',
-        "What this does not show",
-        "Experiments</h2>",
-        "Cost</h2>",
-    )
-    places = [text.index(part) for part in parts]
+    parts = ('class="findings"', "<figure>", 'id="viewer"', "What this does not show")
+    places = [text.index(part) for part in (*parts, "Experiments</h2>", "Cost</h2>")]
     assert places == sorted(places)
     assert report.hero is not None
     assert 1 <= len(report.findings) <= 3
@@ -168,25 +166,18 @@ def test_no_number_is_broken_from_its_unit_or_interval(report: Report) -> None:
     assert not [cell for cell in cells if re.search(r"\d %|\[[^\]]* [^\]]*\]", cell)]
 
 
-@pytest.mark.parametrize(
-    ("end", "content", "words"),
-    [
-        (
-            ".png",
-            b"\x89PNG\r\n\x1a\nbroken",
-            "was changed, damaged or replaced since it was written: delete it",
-        ),
-        (".json", b"{}", "is damaged or of another version (no name, sha256)"),
-        (".json", b"{", "is not JSON"),
-    ],
-)
+DAMAGED = [
+    (".png", b"\x89PNG\r\n\x1a\nbroken", "was changed, damaged or replaced since it was written: delete it"),
+    (".json", b"{}", "is damaged or of another version (no name, sha256)"),
+    (".json", b"{", "is not JSON"),
+]
+
+
+@pytest.mark.parametrize(("end", "content", "words"), DAMAGED)
 def test_a_damaged_figure_is_named(
     spec: dict[str, Any], tmp_path: Path, end: str, content: bytes, words: str
 ) -> None:
-    entry = spec["experiments"][0]
-    for suffix in (".pdf", ".png", ".json"):
-        shutil.copy(Path(entry["figures"][0]).with_suffix(suffix), tmp_path)
-    broken = tmp_path / Path(entry["figures"][0]).name
+    entry, broken = spec["experiments"][0], copied(spec, tmp_path)
     broken.with_suffix(end).write_bytes(content)
     report = built(spec, experiments=[entry | {"figures": [str(broken)]}])
     (problem,) = report.problems

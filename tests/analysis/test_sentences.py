@@ -8,26 +8,31 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.analysis.conftest import compare_with_golden, figure, inputs
-from trm.analysis.drawing import styled
-from trm.analysis.kinds import KINDS, draw
-from trm.analysis.tables import Table
+from tests.analysis.conftest import Drawn, compare_with_golden, figure
+from tests.analysis.kinds.test_scaling_laws import PANELS
+from trm.analysis.kinds import KINDS
 
 GOLDEN = Path(__file__).with_name("sentences.json")
 FIGURES: list[tuple[str, dict[str, Any]]] = [
-    ("data_size", {"kind": "law", "x": "data.train_puzzles", "target": 0.85}),
+    ("data_size", {"kind": "law", "x": "data.train_puzzles", "target": 0.85, "reported": [{"x": 1000, "y": 0.126}]}),
     ("data_size", {"kind": "law", "x": "data.train_puzzles", "y": "cross_entropy"}),
+    ("augmentation", {"kind": "law", "x": "data.augmentations"}),
     ("model_size", {"kind": "law", "x": "parameters"}),
+    ("", {"kind": "law", "x": "parameters", "hue": "experiment", "sources": ["model_size", "recursion"]}),
     ("compute", {"kind": "law", "x": "train_flops", "hue": "model.d_model", "envelope": True}),
     ("blocks", {"kind": "law", "x": "parameters"}),
     ("two_decades", {"kind": "law", "x": "train_flops", "also": ["parameters"]}),
     ("two_decades", {"kind": "isoflop"}),
     ("compute", {"kind": "surface"}),
     ("augmentation", {"kind": "surface", "form": "repeated_data"}),
-    ("mixer", {"kind": "ablation", "x": "model.mixer"}),
+    ("mixer", {"kind": "ablation", "x": "model.mixer", "second": ["wall_seconds", "peak_memory_bytes"]}),
     ("ema", {"kind": "ablation", "x": "training.ema", "hue": "training.batch_size"}),
+    ("ema", {"kind": "ablation", "x": "evaluation.weights"}),
+    ("blocks", {"kind": "ablation", "x": "model.d_model"}),
     ("recursion", {"kind": "heatmap", "x": "model.l_cycles", "y": "model.h_cycles"}),
+    ("blocks", {"kind": "heatmap", "x": "model.d_model", "y": "model.layers"}),
     ("lr_batch", {"kind": "heatmap", "x": "training.lr", "y": "training.batch_size", "optimum": True}),
+    ("data_size", {"kind": "curves", "metric": "train/loss"}),
     ("data_size", {"kind": "curves"}),
     ("compute", {"kind": "curves", "against": "flops"}),
     ("unroll", {"kind": "unroll"}),
@@ -37,36 +42,20 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
     ("mixer", {"kind": "agreement"}),
     ("mixer", {"kind": "halting"}),
     ("batch_size", {"kind": "batch"}),
+    ("batch_blocks", {"kind": "batch"}),
     ("inference", {"kind": "steps", "puzzles": 2}),
-    (
-        "",
-        {
-            "kind": "scaling_laws",
-            "panels": [
-                {"experiment": "isoflop", "show": "curves"},
-                {"experiment": "isoflop", "show": "loss"},
-                {"experiment": "isoflop", "show": "best"},
-                {"experiment": "inference", "show": "attempts"},
-            ],
-        },
-    ),
-]
+    ("", {"kind": "scaling_laws", "panels": PANELS}),
+]  # fmt: skip
 
 
-def words(tables: dict[str, Table]) -> dict[str, dict[str, str]]:
-    """Title, sentence, answer and caption of every figure."""
+def test_every_figure_is_drawn_and_its_sentences_are_as_read(drawn: Drawn) -> None:
+    """Title, sentence, answer and caption."""
     found = {}
     for experiment, spec in FIGURES:
-        wanted = figure(**spec)
-        with styled():
-            drawing = draw(wanted, *inputs(tables, experiment, wanted))
-        keys = ("title", "sentence", "answer", "caption")
-        found[f"{experiment} {wanted.slug}".strip()] = {key: getattr(drawing, key) for key in keys}
-    return found
-
-
-def test_every_sentence_is_as_read(tables: dict[str, Table]) -> None:
-    compare_with_golden(GOLDEN, words(tables))
+        drawing, keys = drawn(experiment, **spec), ("title", "sentence", "answer", "caption")
+        found[f"{experiment} {figure(**spec).slug}".strip()] = {key: getattr(drawing, key) for key in keys}
+    assert len(found) == len(FIGURES)
+    compare_with_golden(GOLDEN, found)
 
 
 def test_captions_and_findings_are_short() -> None:

@@ -20,10 +20,7 @@ def test_every_kind_says_how_to_read_it(kind: str) -> None:
         ({"kind": "law", "x": "parameters", "y": "eror"}, "did you mean 'error'?"),
         ({"kind": "law", "x": "parameters", "colour": "red"}, "Extra inputs"),
         ({"kind": "pie"}, "does not match any of the expected tags"),
-        (
-            {"kind": "law", "x": "parameters", "where": {"training.steps_": 3}},
-            "did you mean 'training.steps'?",
-        ),
+        ({"kind": "law", "x": "parameters", "where": {"training.steps_": 3}}, "mean 'training.steps'?"),
         ({"kind": "scaling_laws", "panels": []}, "at least 1 item"),
     ],
 )

@@ -128,13 +128,6 @@ def test_where_a_curve_first_reaches_a_target() -> None:
     assert first_reach(history, 0.4, metric="eval/none") is None
 
 
-def test_evaluations_of_several_kinds_share_a_run(tmp_path: Path) -> None:
-    kinds = (EvaluationConfig(), EvaluationConfig(weights="average", average=3))
-    table = collect(small(tmp_path, evaluations=kinds))
-    assert len(table.select()) == 4
-    assert len(table.select(columns=["evaluation.average"])) == 8
-
-
 NO_POLICY = '{"evaluation": {}, "config": {}, "results": [{"split": "test"}]}'
 
 

@@ -359,8 +359,3 @@ def test_equal_weights_are_equal_files(tmp_path, trained):
     for number in range(8):
         save_weights(tmp_path / str(number), found.tensors, found.config, found.meta)
     assert len({(tmp_path / str(number)).read_bytes() for number in range(8)}) == 1
-
-
-def test_a_run_that_is_not_there_is_called_a_run(tmp_path, capsys):
-    assert main(["evaluate", "--run", "NOTHING", "--dataset", "d", "--out", str(tmp_path / "e.json")]) == 2
-    assert "The run NOTHING does not exist" in capsys.readouterr().err

@@ -31,11 +31,8 @@ def test_evaluation_costs_the_forward_part_only():
     assert round(forward_flops(MLP, 81, 11) / 1e9, 2) == 25.63
 
 
-def test_inner_width_is_a_multiple_of_256():
+def test_the_inner_width_is_a_multiple():
     assert [inner_width(MLP, width) for width in (512, 97, 16)] == [1536, 512, 256]
-
-
-def test_a_smaller_multiple_lets_the_inner_width_follow_the_width():
     narrow = ModelConfig(multiple=32)
     assert [inner_width(narrow, width) for width in (512, 97, 32, 16)] == [1376, 288, 96, 64]
     shapes = parameter_shapes(ModelConfig(d_model=32, heads=4, puzzle_tokens=1, multiple=32), 36, 8)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.data.conftest import build
-from tests.training.conftest import config, steps, train, trainer
+from tests.training.conftest import config, train, trainer
 from trm.backends.cpu.device import CpuBackend
 from trm.data.sampler import Sampler
 from trm.errors import UserError
@@ -22,7 +22,6 @@ from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.spec import FAMILIES
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
-from trm.training.origin import check_config
 from trm.training.step import RowBatch
 
 DATA = {"task": "arc", "source": "generate", "arc_side": 6, "augmentations": 3}
@@ -61,16 +60,6 @@ def test_training_moves_the_table_rows_of_the_copies_it_saw(folder, tmp_path):
     assert moved
     assert moved <= seen
     assert any((identifier - 1) % 4 for identifier in moved)  # copies, not originals alone
-
-
-def test_a_killed_run_goes_on_as_though_it_had_not_been(folder, tmp_path):
-    whole = train(run_config(), folder, tmp_path, "whole")
-    first = trainer(run_config(), folder, tmp_path, "cut")
-    steps(first, 1, 3)
-    first.save()
-    second = train(run_config(), folder, tmp_path, "cut")
-    assert torch.equal(whole.state.params, second.state.params)
-    assert torch.equal(whole.state.puzzle_table, second.state.puzzle_table)
 
 
 def test_micro_batches_give_the_same_table(folder, tmp_path):
@@ -163,11 +152,6 @@ def test_an_evaluation_names_how_ties_between_votes_are_decided(folder, tmp_path
     for name, each in ((new, earlier), (old, document)):
         with pytest.raises(UserError, match="belongs to evaluation-"):
             check_evaluation(Path(name), each, training)
-
-
-def test_another_canvas_is_refused(folder):
-    with pytest.raises(UserError, match=r"cells per puzzle 36, but the run's config has 49"):
-        check_config(Dataset(folder), run_config(arc_side=7))
 
 
 def test_from_tasks_to_the_figure(folder, tmp_path):

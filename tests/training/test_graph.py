@@ -80,13 +80,6 @@ def test_what_cannot_be_trusted_runs_uncaptured(broken, sentence, dataset_folder
     assert "second line" not in caplog.text
 
 
-def test_warm_up_comes_first(dataset_folder, tmp_path):
-    calls = []
-    run = config(training={"steps": WARM_UP_STEPS})
-    graphed(run, dataset_folder, tmp_path, lambda *pair: calls.append(pair) or pair)
-    assert not calls
-
-
 def test_the_hook_runs_once_a_step_between_the_halves(dataset_folder, tmp_path):
     """It is where a stop request enters the vector that the workers sum."""
     found, order = trainer(config(training=RUN), dataset_folder, tmp_path), []

@@ -5,12 +5,11 @@ import torch
 from pydantic import ValidationError
 
 from tests.knobs import another
-from tests.training.conftest import config, first_losses, steps, train, trainer
+from tests.training.conftest import config, steps, train, trainer
 from trm.backends.cpu.device import CpuBackend
 from trm.errors import UserError
 from trm.study.schema import ModelConfig, PlacementConfig, RunConfig, RuntimeConfig, TrainingConfig
 from trm.training.outputs import load_weights
-from trm.training.profile import Profile
 from trm.training.setup import check_placement
 
 SPECIAL = {
@@ -73,11 +72,6 @@ def test_each_knob_changes_the_weights(name, base, dataset_folder, tmp_path):
     )
 
 
-def test_rope_changes_attention(base, dataset_folder, tmp_path):
-    ours = outcome(config({"mixer": "attention", "position": "rope"}), dataset_folder, tmp_path, "run")
-    assert not torch.equal(ours["raw.head.weight"], base["attention"]["raw.head.weight"])
-
-
 RUNTIME = {
     "log_every": 3,
     "evals": 1,
@@ -94,7 +88,7 @@ def test_bookkeeping_changes_no_result(dataset_folder, tmp_path):
     assert torch.equal(plain.state.params, other.state.params)
     assert torch.equal(plain.state.ema, other.state.ema)
     assert list((tmp_path / "checkpoints" / "other" / "tensorboard").glob("events*"))
-    assert (tmp_path / "checkpoints" / "other" / "profile-0.json").exists()
+    assert '"supervision step"' in (tmp_path / "checkpoints/other/profile-0.json").read_text()
 
 
 def test_init_from_starts_with_the_named_runs_average(dataset_folder, tmp_path):
@@ -123,13 +117,6 @@ def test_a_run_is_held_to_its_placement():
     ):
         with pytest.raises(UserError, match=words):
             check_placement(run, there)
-
-
-def test_the_plain_network_trains_to_the_same_losses(dataset_folder, tmp_path):
-    """The definition under autograd, and the backend's own faster form of it."""
-    ours = first_losses(config(), dataset_folder, tmp_path, 6, "ours")
-    definition = first_losses(placed(network="plain"), dataset_folder, tmp_path, 6, "definition")
-    assert definition == pytest.approx(ours, rel=1e-5)
 
 
 def test_gradients_are_clipped_to_the_norm(dataset_folder, tmp_path):
@@ -188,27 +175,15 @@ def test_halting_cost_makes_the_model_halt_earlier(dataset_folder, tmp_path):
     assert bias[1] > bias[0] + 0.01
 
 
-def test_auto_precision_is_recorded(dataset_folder, tmp_path):
-    found = trainer(config(training={"precision": "auto"}), dataset_folder, tmp_path)
-    assert found.precision.name in ("float32", "bfloat16")
-    assert "fast bfloat16" in found.precision.reason
-
-
 def test_float16_survives_an_overflow(dataset_folder, tmp_path):
     found = trainer(config(training={"precision": "float16"}), dataset_folder, tmp_path)
     found.state.scale[0] = 2.0**60
     before = found.state.params.clone()
     steps(found, 1, 1)
     assert torch.equal(found.state.params, before)
+    assert (int(found.state.step), int(found.state.ema_steps)) == (1, 0)  # it does not enter the average
     assert found.state.scale[0] == 2.0**59
     found._check_finite(found._fetch()[0], 0.0)
     found.state.scale[0] = 1.0
     steps(found, 2, 2)
     assert not torch.equal(found.state.params, before)
-
-
-def test_profiled_steps_leave_a_trace(dataset_folder, tmp_path):
-    found = trainer(config(training={"steps": 3}), dataset_folder, tmp_path)
-    found.profile = Profile("2:2", tmp_path / "trace.json", found.backend)
-    found.run()
-    assert '"supervision step"' in (tmp_path / "trace.json").read_text()

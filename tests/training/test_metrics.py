@@ -57,6 +57,7 @@ def test_every_series_is_measured(told):
     assert [name for name, value in last.items() if value is None] == []
     assert last["perf/step_seconds"] > last["perf/feed_seconds"] > 0
     assert last["perf/peak_host_bytes/0"] > 2**26
+    assert last["train/noise_scale"] > 0
     assert float(history(root)[-1]["train/grad_norm"]) == last["train/grad_norm"]
 
 

@@ -1,5 +1,8 @@
 """A run that is broken off and gone on with ends as one that never was."""
 
+import json
+import time
+
 import pytest
 import torch
 
@@ -7,7 +10,8 @@ from tests.damage import DAMAGES, damage
 from tests.training.conftest import after, config, same_weights, train, trainer
 from trm.errors import UserError
 from trm.training.checkpoints import saving
-from trm.training.checkpoints.folder import CheckpointFolder, load_newest
+from trm.training.checkpoints.folder import CheckpointFolder, load_newest, read_checkpoint
+from trm.training.interrupt import EXIT_UNFINISHED
 from trm.training.outputs import load_weights
 
 RUN = {"steps": 20, "snapshots": 2, "micro_batches": 2, "exploration_final": 0.5}
@@ -93,6 +97,14 @@ def test_an_interrupted_write_is_no_checkpoint(tmp_path):
     assert load_newest(folder) is None
 
 
+def test_a_format_of_another_version_is_refused(dataset_folder, tmp_path):
+    folder = train(config(training={"steps": 2}), dataset_folder, tmp_path).saver.folder
+    manifest = json.loads(folder.read(2, "manifest.json"))
+    folder.write(2, "manifest.json", json.dumps(manifest | {"format": 3}).encode())
+    with pytest.raises(ValueError, match="format 3 is not supported by this version, which reads 1"):
+        read_checkpoint(folder, 2)
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -116,3 +128,22 @@ def test_dropped_slots_are_said_and_the_run_goes_on(dataset_folder, tmp_path, ca
     assert caplog.text.count("they are not saved") == 1
     train(run, dataset_folder, tmp_path)
     assert "all slots take new rows" in caplog.text
+
+
+def stretch(run, data, root, steps, name="run", **options):
+    """A process of the run whose time is over after `steps` steps."""
+    found = trainer(run, data, root, name, stop_after_minutes=5.0, **options)
+    found.started = time.monotonic()
+    after(found, steps - 1, lambda: setattr(found, "started", found.started - 300))
+    assert found.run() == EXIT_UNFINISHED
+    return found
+
+
+def test_a_stretch_ends_whole_and_the_next_goes_on(dataset_folder, tmp_path):
+    run = config(training={"steps": 40, "snapshots": 2})
+    whole = train(run, dataset_folder, tmp_path / "whole")
+    assert stretch(run, dataset_folder, tmp_path, 9).record.done == 9
+    assert stretch(run, dataset_folder, tmp_path, 25).record.done == 25
+    assert not (tmp_path / "run" / "training.json").exists()
+    resumed = train(run, dataset_folder, tmp_path)
+    assert torch.equal(resumed.state.params, whole.state.params)

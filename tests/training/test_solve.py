@@ -21,7 +21,7 @@ from trm.evaluation.solve import fault, find_models, keeps_rules, panels, solve
 from trm.evaluation.symmetry import restart_symmetries
 from trm.play.animation import animation
 from trm.study.schema import DataConfig
-from trm.tasks.sudoku.geometry import Geometry, from_text, parse_puzzles, to_text
+from trm.tasks.sudoku.geometry import Geometry, from_text, to_text
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
 
@@ -226,9 +226,6 @@ def test_solved_puzzles_leave_the_batch():
 )
 def test_faults_are_named(question, answer, said):
     assert fault(FOUR, from_text(question), from_text(answer)) == said
-
-
-def test_a_blank_cell_keeps_no_rule():
     blank = from_text(ANSWER[:-1] + ".")
     assert not keeps_rules(FOUR, from_text("." * 16)[None], blank[None])[0]
 
@@ -295,7 +292,3 @@ def test_a_small_model_and_its_card_solve_as_the_run_does(trained, tmp_path, mon
     assert puzzles[0][1] in capsys.readouterr().out
     with pytest.raises(UserError, match="no trained model in"):
         find_models([tmp_path / "nothing"], 16)
-
-
-def test_text_is_read_with_its_blanks():
-    assert parse_puzzles(FOUR, ["1..0" + "." * 12]).tolist() == [[1, 0, 0, 0] + [0] * 12]

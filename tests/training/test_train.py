@@ -1,16 +1,26 @@
+"""A step, and a run: pinned losses, independent implementations, precisions, the files of a run."""
+
 import json
+from itertools import islice
 
 import pytest
 import torch
 
+from examples import train_simple
 from tests.model.equations import EagerTrainer, EagerTRM
-from tests.training.conftest import config, first_losses, history, train, trainer
+from tests.training.conftest import config, first_losses, history, steps, train, trainer
+from tests.training.puzzles import write_dataset
 from tests.training.test_resume import metrics
+from trm.backends.cpu import build
 from trm.model.parameters import initial_states, initial_weights
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
+from trm.study.flops import parameter_shapes
 from trm.study.stages import Recursion
+from trm.training import programs
+from trm.training.kernel_step import KernelStep
 from trm.training.metrics import INDEX
 from trm.training.outputs import load_weights
+from trm.training.state import flatten_carry
 from trm.training.step import transformed
 
 GOLDEN = {1: [1.922657, 1.926309, 1.92928, 1.911509, 1.851241, 1.890259]}
@@ -58,6 +68,76 @@ def test_equals_the_independent_trainer(dataset_folder, tmp_path):
     torch.testing.assert_close(ours.state.puzzle_table, net.puzzle)
 
 
+STEPS = {
+    "Adam-atan2": {},
+    "AdamW, clipped": {"optimizer": "adamw", "max_grad_norm": 0.1},
+    "Lion, no EMA": {"optimizer": "lion", "ema": 0.0},
+    "Muon": {"optimizer": "muon"},
+    "micro-batches, halting cost": {"micro_batches": 2, "halting_cost": 0.05},
+    "noise": {"micro_batches": 2, "start_noise": 0.5, "step_noise": 0.2},
+}
+
+
+@pytest.mark.skipif(build.compiler() is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("case", STEPS)
+def test_the_kernels_step_equals_the_one_through_autograd(case, dataset_folder, tmp_path, monkeypatch):
+    """Weights, EMA, puzzle table, batch slots and every metric."""
+    run = config({"h_cycles": 1}, {"steps": 6, "precision": "float32", "lr": 1e-4} | STEPS[case])
+    kernel = trainer(run, dataset_folder, tmp_path, "kernel")
+    monkeypatch.setattr(programs, "products_for", lambda weights, arch: None)
+    plain = trainer(run, dataset_folder, tmp_path, "plain")
+    assert type(kernel.program) is KernelStep
+    assert type(plain.program) is not KernelStep
+    for found in (kernel, plain):
+        steps(found, 1, 6)
+    mine, its = (found.state.shared_tensors() for found in (kernel, plain))
+    assert mine.keys() == its.keys()
+    for name in mine:
+        differ = ~torch.isclose(mine[name], its[name], rtol=2e-4, atol=2e-6)
+        # Lion takes the sign of sums that are zero but for rounding.
+        assert differ.sum() <= 1e-4 * differ.numel(), name
+    for a, b in zip(kernel.state.carries, plain.state.carries, strict=True):
+        for name, tensor in flatten_carry(a).items():
+            torch.testing.assert_close(tensor, flatten_carry(b)[name], rtol=1e-3, atol=1e-3)
+    assert mine["metrics"][INDEX["halted"]] > 0
+
+
+@pytest.mark.parametrize("mixer", ["mlp", "attention"])
+def test_the_algorithm_on_one_page_has_the_losses_of_the_engine(dataset_folder, tmp_path, monkeypatch, mixer):
+    """examples/train_simple.py."""
+    monkeypatch.setattr("trm.backends.cpu.device.CpuBackend.implementation", "plain")
+    run = config(
+        {"mixer": mixer, "l_cycles": 2, "layers": 1},
+        {"steps": 24, "lr": 4e-3, "exploration": 0.5, "lr_min_ratio": 0.1},
+    )
+    expected = first_losses(run, dataset_folder, tmp_path / "engine", 20)
+    engine = trainer(run, dataset_folder, tmp_path / "data")
+    sizes = engine.dataset.puzzles
+    weights = initial_weights(run.model, sizes.seq_len, sizes.vocab, run.seed)
+    starts = initial_states(run.model, run.seed, torch.float32).values()
+
+    fed = (engine.feed.batch(step) for step in range(1, 21))
+    batches = ((*transformed(engine.program.originals, batch), batch.minimum) for batch in fed)
+    losses = train_simple.train(run.model, run.training, weights, [*starts], sizes.num_ids, batches)
+    assert [loss for loss, *_ in islice(losses, 20)] == pytest.approx(expected, abs=1e-5)
+    assert expected[-1] < 0.9 * expected[0]
+
+
+def test_the_algorithm_on_one_page_learns_and_writes_the_file_of_a_run(tmp_path, monkeypatch, capsys):
+    data, out = write_dataset(tmp_path / "small", 120, 24, 40), tmp_path / "weights.safetensors"
+    manifest = json.loads((data / "manifest.json").read_text())
+    manifest["config"] = {"source": "generate", "box_rows": 2, "box_cols": 2}
+    (data / "manifest.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr(train_simple.TRAINING, "steps", 200)
+    monkeypatch.setattr(train_simple.MODEL, "d_model", 16)
+    train_simple.main(data, out)
+    first, last = (float(line.split()[3]) for line in capsys.readouterr().out.splitlines())
+    assert last < 0.9 * first
+    found = load_weights(out)
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.weights("ema").items()}
+    assert shapes == parameter_shapes(found.config.model, 16, 6)
+
+
 def test_a_run_learns_and_writes_its_files(dataset_folder, tmp_path):
     run = config(training={"steps": 60, "batch_size": 32, "lr": 3e-3})
     done = train(run, dataset_folder, tmp_path, log_every=20)
@@ -65,6 +145,7 @@ def test_a_run_learns_and_writes_its_files(dataset_folder, tmp_path):
     assert [int(row["step"]) for row in rows] == [20, 30, 40, 60]
     assert float(rows[-1]["train/loss"]) < 0.8 * float(rows[0]["train/loss"])
     assert rows[0]["eval/accuracy"] == ""
+    assert rows[0]["train/noise_scale"] == ""  # measured between micro-batches
     assert 0 < float(rows[-1]["eval/accuracy"]) <= 1
     shares = sum(float(rows[-1][f"train/halt_share/{k}"]) for k in range(1, 5))
     assert shares == pytest.approx(1)
@@ -107,13 +188,6 @@ def test_micro_batches_equal_the_whole_batch(data, dataset_folder, tmp_path):
     assert parts == pytest.approx(whole, rel=1e-5)
 
 
-def test_noise_scale_is_measured_from_micro_batches(dataset_folder, tmp_path):
-    run = train(config(training={"micro_batches": 4}), dataset_folder, tmp_path)
-    assert run.record.rows[0]["train/noise_scale"] > 0
-    run = train(config(), dataset_folder, tmp_path, "whole")
-    assert run.record.rows[0]["train/noise_scale"] is None
-
-
 def test_a_short_run_is_evaluated_by_the_weights_that_it_had(dataset_folder, tmp_path):
     """With a decay of 0.9999 the average of 60 steps is the plain mean of the weights, not the random start."""
     run = config(training={"steps": 60, "batch_size": 32, "lr": 3e-3, "ema": 0.9999})
@@ -127,12 +201,3 @@ def test_a_short_run_is_evaluated_by_the_weights_that_it_had(dataset_folder, tmp
         load_weights(tmp_path / "run").weights("ema")["head.weight"],
         done.state.layout.views(done.state.averaged())["head.weight"],
     )
-
-
-def test_steps_that_float16_skips_are_not_averaged(dataset_folder, tmp_path):
-    run = trainer(config(training={"precision": "float16"}), dataset_folder, tmp_path)
-    run.state.scale.fill_(2.0**40)
-    batch = run.feed.batch(1)
-    run.program(batch, Recursion.of(run.config.model))
-    assert int(run.state.step) == 1
-    assert int(run.state.ema_steps) == 0

@@ -1,14 +1,10 @@
 """`ablation`: claims follow from Holm-corrected tests of paired differences."""
 
-from typing import Any
-
 import pandas as pd
-import pytest
 
-from tests.analysis.conftest import Drawn, figure
+from tests.analysis.conftest import figure
 from trm.analysis.kinds.ablation import baseline_of, power, unmatched
 from trm.analysis.stats import Mean, detectable
-from trm.errors import UserError
 
 
 def test_the_power_of_the_seeds_is_stated() -> None:
@@ -37,23 +33,3 @@ def test_the_baseline_is_named_else_the_scales_recipe_else_the_papers() -> None:
     assert baseline_of(spec, values, {}) == 16
     assert baseline_of(spec.model_copy(update={"baseline": 2}), values, {"model.halt_max_steps": 8}) == 2
     assert baseline_of(figure(kind="ablation", x="label"), ["first", "second"], {}) == "first"
-
-
-@pytest.mark.parametrize(
-    ("experiment", "spec"),
-    [
-        ("mixer", {"x": "model.mixer", "second": ["wall_seconds", "peak_memory_bytes"]}),
-        ("ema", {"x": "training.ema", "hue": "training.batch_size"}),
-        ("ema", {"x": "evaluation.weights"}),
-        ("blocks", {"x": "model.d_model"}),
-    ],
-)
-def test_it_is_drawn(drawn: Drawn, experiment: str, spec: dict[str, Any]) -> None:
-    drawing = drawn(experiment, kind="ablation", **spec)
-    assert "Holm" in drawing.caption
-    assert "(80 % power)" in drawing.sentence
-
-
-def test_an_unknown_baseline_is_refused(drawn: Drawn) -> None:
-    with pytest.raises(UserError, match="baseline tanh is not a value"):
-        drawn("mixer", kind="ablation", x="model.mixer", baseline="tanh")

@@ -1,6 +1,5 @@
 """`agreement`: equal computations agree at the start."""
 
-from tests.analysis.conftest import Drawn
 from trm.analysis.kinds.agreement import Agreement, agreement_sentence
 
 
@@ -13,8 +12,3 @@ def test_runs_agree_or_do_not() -> None:
     assert "plain is bit-identical to CPU" in text
     assert "XLA agrees with CPU. Its loss differs by" in text
     assert "CUDA does not agree with CPU" in text
-
-
-def test_it_is_drawn(drawn: Drawn) -> None:
-    drawing = drawn("mixer", kind="agreement")
-    assert "mixer=attention does not agree with mixer=mlp" in drawing.sentence

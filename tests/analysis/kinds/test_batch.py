@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 
-from tests.analysis.conftest import Drawn
 from trm.analysis.findings import told
 from trm.analysis.kinds.batch import noise_scale, reached
 from trm.analysis.laws import findings_of_fit
@@ -30,10 +29,3 @@ def test_the_noise_scale_is_the_one_that_training_measured() -> None:
     assert noise_scale(rows, curves) is None
     logged = curves.assign(**{"train/noise_scale": [9.0, 9, 100, 100, 9, 9, 400, 400, 7]})
     assert noise_scale(rows, logged) == pytest.approx(200.0)
-
-
-def test_it_is_drawn(drawn: Drawn) -> None:
-    drawing = drawn("batch_size", kind="batch")
-    assert "At the target of 80 %, the critical batch is" in drawing.sentence
-    assert "gradient noise scale" not in drawing.sentence  # one micro-batch a step
-    assert "At the recipe, the target of 80 %" in drawn("batch_blocks", kind="batch").sentence

@@ -2,18 +2,13 @@
 
 import json
 
-from tests.analysis.conftest import Drawn, figure
+from tests.analysis.conftest import figure
 from tests.analysis.synthetic import experiment
 from trm.analysis.drawing import styled
 from trm.analysis.kinds import draw
 from trm.analysis.specs import TableSpec
 from trm.analysis.tables import collect
 from trm.study.schema import EvaluationConfig
-
-
-def test_it_is_drawn(drawn: Drawn) -> None:
-    drawing = drawn("mixer", kind="halting")
-    assert [item.metric for item in drawing.findings] == ["mean_steps"] * 2 + ["halted"] * 2
 
 
 def test_each_evaluation_of_a_run_has_its_own(tmp_path) -> None:

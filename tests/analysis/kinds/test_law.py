@@ -83,22 +83,6 @@ def test_a_supported_law_is_drawn_and_a_doubtful_one_is_not(drawn: Drawn) -> Non
     assert not any(line.get_linestyle() == ":" for line in few.canvas.axes[0].lines)
 
 
-@pytest.mark.parametrize(
-    ("experiment", "spec"),
-    [
-        ("data_size", {"x": "data.train_puzzles", "target": 0.85, "reported": [{"x": 1000, "y": 0.126}]}),
-        ("data_size", {"x": "data.train_puzzles", "y": "cross_entropy"}),
-        ("augmentation", {"x": "data.augmentations"}),
-        ("", {"x": "parameters", "hue": "experiment", "sources": ["model_size", "recursion"]}),
-        ("blocks", {"x": "parameters"}),
-    ],
-)
-def test_every_variant_is_drawn(drawn: Drawn, experiment: str, spec: dict[str, Any]) -> None:
-    drawing = drawn(experiment, kind="law", **spec)
-    ticks = [float(tick) for tick in drawing.canvas.axes[0].get_xticks()]
-    assert len(ticks) >= 2
-
-
 def test_only_the_envelope_is_fitted() -> None:
     x, y = np.array([[1.0, 2.0, 3.0, 4.0]]), np.array([0.5, 0.6, 0.3, 0.2])
     data = envelope(Data(x, y, np.arange(4), list("abcd"), np.full(4, 100.0)))

@@ -6,7 +6,6 @@ import pytest
 from tests.analysis.conftest import Drawn
 from trm.analysis.fits.restarts import Attempts, any_of, fit_attempts, same_share
 from trm.analysis.fits.restarts import drawn as resampled
-from trm.errors import UserError
 
 
 def test_four_attempts_predict_eight() -> None:
@@ -66,5 +65,3 @@ def test_every_way_to_choose_stands_beside_the_prediction(drawn: Drawn) -> None:
     ]
     assert [kind for kind, _ in shown[3:]] == ["prediction", "prediction", "level", "level"]
     assert [item.metric for item in drawing.findings[-2:]] == ["restart_rate", "restart_correlation"]
-    with pytest.raises(UserError, match=r"set evaluation\.restarts"):
-        drawn("mixer", kind="restarts")

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.analysis.conftest import Drawn
 from trm.analysis.kinds.surface import error_at
 from trm.analysis.laws import findings_of_fit
 
@@ -31,20 +30,9 @@ def test_supported_laws_in_words() -> None:
 
 
 def test_doubtful_laws_are_not_claimed() -> None:
-    doubt = "an exponent reaches the bound of the search"
-    assert (
-        words("joint", doubt)
-        == f"No law of error against parameters and training compute is fitted; {doubt}."
-    )
-    assert (
-        words("repeated_data", doubt)
-        == f"No law of error against the effective number of puzzles is fitted; {doubt}."
-    )
-
-
-def test_laws_of_two_variables_are_drawn(drawn: Drawn) -> None:
-    drawn("augmentation", kind="surface", form="repeated_data")
-    drawn("compute", kind="surface")
+    doubt, start = "an exponent reaches the bound of the search", "No law of error against"
+    assert words("joint", doubt) == f"{start} parameters and training compute is fitted; {doubt}."
+    assert words("repeated_data", doubt) == f"{start} the effective number of puzzles is fitted; {doubt}."
 
 
 def test_the_lines_follow_the_law() -> None:

@@ -3,11 +3,8 @@
 from typing import Any
 
 import pandas as pd
-import pytest
 
-from tests.analysis.conftest import Drawn
 from trm.analysis.kinds.unroll import gain
-from trm.errors import UserError
 
 
 def gain_of(place: str = "", **seeds: tuple[float, ...]) -> Any:
@@ -24,11 +21,3 @@ def test_a_gain_is_claimed_only_if_established() -> None:
     assert "3 equal differences give no interval" in equal.text
     flat = gain_of("n 2", s1=(0.1, 0.5, 0.3), s8=(0.4, 0.2, 0.5))
     assert "no difference is established" in flat.text
-
-
-def test_it_is_drawn(drawn: Drawn) -> None:
-    drawing = drawn("unroll", kind="unroll")
-    assert drawing.strength is not None
-    assert list(drawing.canvas.axes[0].get_xticks()) == [1, 2, 4, 8, 16]
-    with pytest.raises(UserError, match=r"set evaluation\.unroll"):
-        drawn("mixer", kind="unroll")

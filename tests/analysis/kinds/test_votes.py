@@ -3,13 +3,11 @@
 from dataclasses import replace
 
 import pandas as pd
-import pytest
 
 from tests.analysis.conftest import figure
 from trm.analysis.drawing import styled
 from trm.analysis.kinds import draw
 from trm.analysis.tables import Table
-from trm.errors import UserError
 
 TASKS = ("recolour-5", "flip-6", "transpose-7", "fill-8", "move-9")
 
@@ -63,8 +61,3 @@ def test_many_tasks_of_families_are_drawn_by_family(tables):
     assert len(drawing.canvas.axes) == 2
     assert "By family: fill 50.0 %, mirror 100.0 %." in drawing.sentence
     assert drawing.canvas.axes[1].get_xlabel() == "Tasks of it solved (%)"
-
-
-def test_without_votes_it_says_so(tables):
-    with styled(), pytest.raises(UserError, match="no evaluation of mixer let copies vote"):
-        draw(figure(kind="votes"), [tables["mixer"]], [])
