@@ -18,6 +18,7 @@ ADDED = {
     "models/sudoku6/README.md": "models/sudoku6.md",
     "models/sudoku9/README.md": "models/sudoku9.md",
     "models/sudoku9_hard/README.md": "models/sudoku9_hard.md",
+    "snakemake-executor-plugin-tpu/docs/further.md": "tpu-plugin.md",
     "examples/train_simple.py": "examples/train_simple.py",
 }
 """Files outside docs/ -> their place in the site."""

@@ -123,7 +123,7 @@ def test_sections_show_cost_and_provenance(report: Report) -> None:
 
 def test_the_first_screen_has_scope_findings_one_figure_and_limits(report: Report) -> None:
     text = page(report)
-    assert report.scope.startswith("4x4 Sudoku; 24 models of 75,968 parameters; 3 seeds; ")
+    assert report.scope.startswith("4x4 Sudoku; 24 models of 75,968 parameters; 3 seeds a point; ")
     assert report.scope.endswith("Not the paper's scale.")
     parts = ('class="findings"', "<figure>", 'id="viewer"', "What this does not show")
     places = [text.index(part) for part in (*parts, "Experiments</h2>", "Cost</h2>")]

@@ -1,4 +1,6 @@
-"""docs/cloud.md, walked as a newcomer walks it: every block of commands, in order, against an emulated slice.
+"""docs/cloud.md and docs/pod-operations.md, walked as a newcomer walks them, against an emulated slice.
+
+Every block of commands runs, in order.
 
 What is not there is replaced: the chips (jobs compute on the hosts' CPUs, with this machine's environment), the size (a
 v4-16 is the v4-64, the study is that of the rehearsal) and gcloud (see gcloud.py). Nobody may do anything before the
@@ -19,7 +21,7 @@ from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from tests.pipeline.conftest import ROOT
 from tests.rehearsal import checkout, compiled_kernel, share_kernel
 
-PAGE = (ROOT / "docs" / "cloud.md").read_text()
+PAGE = "\n".join((ROOT / "docs" / page).read_text() for page in ("cloud.md", "pod-operations.md"))
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 CHECK = "$TPU_PYTHON -m trm preflight --profile local"
 OURS = ("PROJECT", "ZONE", "NAME", "BUCKET")

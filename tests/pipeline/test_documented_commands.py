@@ -14,6 +14,7 @@ from tests.shell import ROOT
 
 ELSEWHERE = {
     "docs/cloud.md": "tests/pipeline/test_cloud_page.py",
+    "docs/pod-operations.md": "tests/pipeline/test_cloud_page.py",
     "docs/cluster.md": "tests/pipeline/test_cluster_docs.py",
     "docs/tpu.md": "the second environment; tests/xla/test_tpu_check.py",
     "docs/tutorial.md": "tests/pipeline/test_tutorial.py",

@@ -93,7 +93,7 @@ def test_a_quote_in_prose_is_a_link_to_its_evidence():
     assert quoted(shown, KEPT) == shown  # the interval's brackets lie within the link's
     assert quoted(f"| <!--= {WIDTH} bare -->?<!--.--> |", KEPT) == f"| <!--= {WIDTH} bare -->0.52<!--.--> |"
     assert quoted("    [1][=code]\n", KEPT) == "    [1][=code]\n"
-    assert "read after 32 test steps." in quoted(f"| <!--= {WIDTH} text -->?<!--.--> |", KEPT)
+    assert "measured after 32 test steps." in quoted(f"| <!--= {WIDTH} text -->?<!--.--> |", KEPT)
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,15 @@
-"""The experiment, the optimiser and the network in docs/extending.md work as they are printed there."""
+"""The study, the optimiser and the network in docs/extending.md work as they are printed there."""
 
 import pytest
 import torch
-import yaml
 
 from tests.backends.supervision import supervision_step
 from tests.conftest import block
 from tests.shell import ROOT
 from trm.model.plain import PlainNetwork
 from trm.pipeline.project import open_project
-from trm.study.grid import load_study
 from trm.study.schema import ModelConfig, TrainingConfig
 from trm.training.optim import flat
-
-
-def test_the_printed_experiment_is_resolved(tmp_path):
-    study = yaml.safe_load((ROOT / "config/laptop.yaml").read_text())
-    study["experiments"] = yaml.safe_load(block("config/laptop.yaml"))["experiments"]
-    del study["extends"], study["report"], study["study"]
-    path = tmp_path / "laptop.yaml"
-    path.write_text(yaml.safe_dump(study, sort_keys=False))
-    found = load_study(str(path), "laptop").experiment("decay")
-    assert found.points[0].label == "weight_decay=0.03"
-    assert len({run.name for point in found.points for run in point.runs}) == 4 * 3
 
 
 def test_the_printed_study_is_one(tmp_path, monkeypatch):

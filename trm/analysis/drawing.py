@@ -53,7 +53,7 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
         heading(figure.axes[0], plain(drawing.title), drawing.lines)
     facts = drawing.provenance = provenance(tables, drawing.rows)
     if drawing.carried not in (None, drawing.rows["run"].nunique()):
-        facts["size"] += f" ({drawing.carried} carry the line)"
+        facts["size"] += f" ({drawing.carried} in the fit)"
     if any(table.info.get("test_steps", 0) is None for table in tables) and _uneven(drawing.rows):
         drawing.caption += " Runs are read after as many supervision steps as each had in training."
     lost = sum(len(table.info.get("missing", [])) for table in tables)

@@ -188,7 +188,7 @@ class Finding:
 
     @property
     def _read(self) -> str:
-        return f", read after {self.ruler.partition(';')[0]}" if self.ruler else ""
+        return f", measured after {self.ruler.partition(';')[0]}" if self.ruler else ""
 
     @property
     def _where(self) -> str:

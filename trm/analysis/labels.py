@@ -73,7 +73,7 @@ DERIVED: dict[str, Label] = {
         "supervision steps at test time", one="supervision step at test time", log=True, symbol="s"
     ),
     "clues": Label("clues", "clues"),
-    "effective_depth": Label("effective depth", "layers", log=True, symbol="\u2113"),
+    "effective_depth": Label("depth of a step", "layers", log=True, symbol="\u2113"),
     "training_rows": Label("offered training puzzles", "puzzles", log=True, symbol="D"),
     "epochs": Label("puzzles finished per original puzzle", log=True),
     "distinct_rows": Label("distinct training puzzles, copies included", "puzzles", log=True, symbol="D"),

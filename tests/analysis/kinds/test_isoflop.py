@@ -60,7 +60,7 @@ def test_the_best_value_at_equal_compute_and_its_exponent_are_found(tmp_path: Pa
         drawing = draw(spec, [table], [{**fit, "spec": spec.fits("isoflop")[0].model_dump(mode="json")}])
         save(drawing, tmp_path / "isoflop.pdf")
     assert drawing.strength is not None
-    assert drawing.answer.endswith("read after 8 test steps.")
+    assert drawing.answer.endswith("measured after 8 test steps.")
 
 
 def test_a_curve_holds_the_runs_of_one_value_of_equal(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def growth(
     axes: Axes, group: Mapping[str, Any], key: str, column: str, over: str, colour: str = "black"
 ) -> None:
     """The best value of a column, or the metric there (`best`), against another column, log-log. The largest is hollow
-    where it is held against the prediction of the others, a bar."""
+    where it is held against the prediction of the others, a bar. A line that no law claims is dotted."""
     optima = group.get("optima", [])
     if not optima:
         common.absent(axes, "no optimum: " + group["error"])
@@ -166,7 +166,10 @@ def growth(
         at = np.log([item["second"] for item in fitted])
         line = np.polyfit(at, np.log([item[key] for item in fitted]), 1)
         far = np.array([at[-1], np.log(out["second"])])
-        axes.plot(np.exp(at), np.exp(np.polyval(line, at)), color=colour, linewidth=1.1, zorder=3)
+        claimed: dict[str, Any] = (
+            {"linewidth": 1.1} if followed(group, key) else {"linewidth": 1.3, "linestyle": ":"}
+        )
+        axes.plot(np.exp(at), np.exp(np.polyval(line, at)), color=colour, zorder=3, **claimed)
         axes.plot(
             np.exp(far), np.exp(np.polyval(line, far)), color=colour, linestyle=":", linewidth=1.3, zorder=3
         )

@@ -36,7 +36,7 @@ class Spec(Figure):
     kind: Literal["restarts"] = "restarts"
     reading: ClassVar[str] = (
         "left: puzzles that at least one attempt solves, measured (marks) and predicted from a few (dotted); right: "
-        "puzzles solved by the attempt that a vote or the halt logit chooses"
+        "puzzles solved by the attempt that a vote or the model's own trust, the halt logit, chooses"
     )
     hue: Column | None = None
     """One policy for each value; null: the grid points."""

@@ -173,7 +173,7 @@ def _loss(
             if law.against
             else "Best loss falls as a power of compute"
         )
-        common.inside(axis, f"exponent {law.amount}" + "\nat the last budgets" * bool(law.against))
+        common.inside(axis, f"exponent {law.amount}" + f"\n{law.against}" * bool(law.against))
     return Shown(title, [common.rows_of(table, cell[0].where, cell[0].y, cell[0].best, isoflop.BUDGET)], [])
 
 
@@ -218,7 +218,9 @@ def _best(
     if not places:
         raise UserError(f"too few values in {cell[0].experiment} to find the best ones")
     common.axis_scale(axis, "x", label(cell[0].equal), np.array(places), log=True)
-    common.axis_scale(axis, "y", Label(f"best {noun(cell[0].best)}", log=True), np.array(values))
+    common.axis_scale(
+        axis, "y", Label(f"best {noun(cell[0].best)}", label(cell[0].best).unit, log=True), np.array(values)
+    )
     common.make_room(axis, [name for *_, name, _ in names])
     common.axis_scale(
         axis, "x", label(cell[0].equal), np.array(places), log=True

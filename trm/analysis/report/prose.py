@@ -39,8 +39,12 @@ def scope(tables: Sequence[Table], runs: Mapping[str, Any]) -> str:
     small, large = int(rows["parameters"].min()), int(rows["parameters"].max())
     size = f"{small:,}" + f" to {large:,}" * (large > small)
     hours = sum(run["device_seconds"] for run in runs.values()) / 3600
-    seeds = count(rows["seed"].nunique(), "seed")
-    text = f"{listed(list(tasks))}; {count(len(runs), 'model')} of {size} parameters; {seeds}; {duration(hours)}."
+    seeds = pd.concat([table.rows.groupby("point")["seed"].nunique() for table in tables])
+    few, most = int(seeds.min()), int(seeds.max())
+    each = f"{few} to " * (few < most) + count(most, "seed") + " a point"
+    text = (
+        f"{listed(list(tasks))}; {count(len(runs), 'model')} of {size} parameters; {each}; {duration(hours)}."
+    )
     return text + " Not the paper's scale." * (large < PAPER)
 
 

@@ -92,7 +92,7 @@
     const puzzle = puzzles[choice.value];
     const step = Number(slider.value) - 1;
     const lost = fill(cells, puzzle, step);
-    const halt = puzzle.halt.length ? `, halt logit ${puzzle.halt[step].toFixed(2)}` : "";
+    const halt = puzzle.halt.length ? `, trust in the answer (halt logit) ${puzzle.halt[step].toFixed(2)}` : "";
     const state = lost ? `${lost} wrong cell${lost === 1 ? "" : "s"}` : "solved";
     status.textContent = `supervision step ${step + 1} of ${puzzle.steps.length}: ${state}${halt}`;
   }
