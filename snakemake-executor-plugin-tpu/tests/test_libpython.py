@@ -105,7 +105,7 @@ def test_torch_xla_loads_where_only_the_interpreter_has_libpython(interpreter, w
     system = Path("/usr/lib", sysconfig.get_config_var("MULTIARCH"))
     hidden = ["unshare", "-m", "sh", "-c", HIDE, "sh", str(tmp_path / "overlay"), str(system)]
     variables = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
-    variables["TPU_AGENT_ROOT"] = str(tmp_path)
+    variables["TPU_HOST_ROOT"] = str(tmp_path)
 
     def run(*words: object) -> subprocess.CompletedProcess:
         return subprocess.run(

@@ -39,7 +39,7 @@ OUT = {"value": 0.1, "interval": (0.08, 0.12), "ends": (0.11, 0.1)}
         (difference("undecided", interval=None, pairs=0), "No seed is shared by B and A."),
         (
             growth(ruler="32 test steps; 0.4 at 8 steps"),
-            "The best width d grows as training compute to the power 0.50 [0.40, 0.60], read after 32 test steps.",
+            "The best width d grows as training compute to the power 0.50 [0.40, 0.60], measured after 32 test steps.",
         ),
         (
             growth(metric="model.halt_max_steps", against="between 1 and 2 FLOPs"),

@@ -30,8 +30,9 @@ from .conftest import BUCKET, QUICK
 URI = f"gs://{BUCKET}/faults"
 
 
-def test_transient_errors_are_retried(proxied, tmp_path):
-    """Among them a download that arrives whole, but damaged."""
+def test_transient_errors_are_retried(proxied, tmp_path, monkeypatch):
+    """Among them a download that arrives whole, but damaged, also from an S3 server that sends no checksums."""
+    monkeypatch.setenv("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required")
     proxy, bucket = proxied
     store, content, copy = open_store(f"{bucket}/retried", QUICK), b"content" * 100, tmp_path / "a"
     for script, operation, answer in (

@@ -7,6 +7,7 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-requests.html)
 """
 
 import hashlib
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -137,11 +138,16 @@ class S3Store(BucketStore):
                 out.seek(0)
                 out.truncate()
                 try:
+                    found = self._client().get_object(Bucket=self.bucket, Key=self._key(name))
+                    digest = hashlib.md5(usedforsecurity=False)
                     # a body's own `with` gives the stream below it, which verifies neither length nor checksum
-                    found = self._client().get_object(Bucket=self.bucket, Key=self._key(name))["Body"]
-                    with closing(found) as body:
+                    with closing(found["Body"]) as body:
                         while piece := body.read(1 << 20):
                             out.write(piece)
+                            digest.update(piece)
+                    # not every server sends a checksum
+                    if _tells_md5(found) and found["ETag"].strip('"') != digest.hexdigest():
+                        raise aws.FlexibleChecksumError(error_msg=f"{self.url(name)} arrived damaged")
                     return
                 except aws.FlexibleChecksumError:
                     if attempt == ATTEMPTS:
@@ -214,6 +220,12 @@ def _code(error: BaseException) -> str:
     """The server's code of an error, such as NoSuchKey; a failed upload in parts names it in its cause."""
     inner = error if isinstance(error, aws.ClientError) else error.__context__
     return str(inner.response["Error"].get("Code", "")) if isinstance(inner, aws.ClientError) else ""
+
+
+def _tells_md5(found: dict[str, Any]) -> bool:
+    """Whether an object's ETag is the MD5 of its content: one part, not encrypted by a key of the customer."""
+    encrypted = {"SSEKMSKeyId", "SSECustomerKeyMD5"} & set(found)
+    return not encrypted and re.fullmatch('"[0-9a-f]{32}"', found["ETag"]) is not None
 
 
 def _status(error: BaseException) -> int:
