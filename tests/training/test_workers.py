@@ -118,9 +118,9 @@ def test_a_step_in_two_recorded_halves_is_the_step(dataset_folder, tmp_path):
     assert same_weights(*weights)
 
 
-@pytest.mark.parametrize(("task", "step"), [("flip", r"\d+"), ("differ", "0")])
+@pytest.mark.parametrize(("task", "step"), [("perturb", "4"), ("flip", r"\d+"), ("differ", "0")])
 def test_a_worker_with_other_weights_is_named(dataset_folder, tmp_path, task, step):
-    """By the comparison before each checkpoint, and at first."""
+    """By the comparison every so many steps, without one by that before each checkpoint, and at first."""
     outputs, codes = run_workers(2, task, config(), dataset_folder, tmp_path)
     assert codes == [2, 2], outputs
     sentence = f"worker 1 does not hold the same weights as worker 0 at step {step}"

@@ -17,12 +17,15 @@ from tests.training.recording import capture
 from trm.backends.tpu.metrics import TpuMetrics
 from trm.errors import UserError
 from trm.study.schema import RunConfig
+from trm.training import loop
 from trm.training.graphed import GraphedStep
 
 
 def run(task: str, config: RunConfig, data: Path, root: Path, rank: int) -> int:
     """Train; the exit code."""
     found = trainer(config, data, root, log_every=2)
+    if task == "perturb":
+        loop.COMPARE_EVERY = 2
     if task == "differ" and rank == 1:
         found.state.params[3] += 1e-6
     if task == "hang":  # set now, so that a slow start of a process is no fault
@@ -39,7 +42,7 @@ def run(task: str, config: RunConfig, data: Path, root: Path, rank: int) -> int:
         original(batch, recursion)
         if rank != 1 or found.record.done != 2:
             return
-        if task == "flip":
+        if task in ("perturb", "flip"):
             found.state.params[3] += 1e-6
         if task == "die":
             os._exit(9)

@@ -34,6 +34,9 @@ from trm.training.report import Reporter
 from trm.training.state import TrainState
 from trm.training.validate import validate
 
+COMPARE_EVERY = 1000
+"""Steps between comparisons of the workers' weights, besides those at the start and before each checkpoint."""
+
 
 class Trainer:
     """Trains one run to its end, resuming from its newest checkpoint.
@@ -133,6 +136,8 @@ class Trainer:
         if scores or last or step % runtime.log_every == 0:
             self._report(scores)
         record.pending = False
+        if step % COMPARE_EVERY == 0:
+            self.compare_workers()
         if last or self.signals.report_requested():
             self._write_backend_report()
         if improved or last or self._checkpoint_due():
