@@ -1,5 +1,6 @@
 """`steps`: puzzles solved step by step."""
 
+from tests.analysis.conftest import Drawn
 from trm.analysis.kinds.steps import pick, steps_sentence
 from trm.analysis.traces import wrong
 
@@ -16,3 +17,7 @@ def test_solved_and_lost_puzzles_are_counted() -> None:
     solved = "Of 2 puzzles traced, 1 is solved, on average after 2 steps; "
     lost = "1 was right at an earlier step and lost again."
     assert steps_sentence([[3, 0], [0, 2]]) == solved + lost
+
+
+def test_each_puzzle_has_a_row_of_grids(drawn: Drawn) -> None:
+    assert len(drawn("inference", kind="steps", puzzles=2).canvas.axes) == 2 * 7

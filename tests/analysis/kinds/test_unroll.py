@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from tests.analysis.conftest import Drawn
 from trm.analysis.kinds.unroll import gain
 
 
@@ -21,3 +22,9 @@ def test_a_gain_is_claimed_only_if_established() -> None:
     assert "3 equal differences give no interval" in equal.text
     flat = gain_of("n 2", s1=(0.1, 0.5, 0.3), s8=(0.4, 0.2, 0.5))
     assert "no difference is established" in flat.text
+
+
+def test_measured_numbers_of_steps_are_ticks(drawn: Drawn) -> None:
+    drawing = drawn("unroll", kind="unroll")
+    assert drawing.strength is not None
+    assert list(drawing.canvas.axes[0].get_xticks()) == [1, 2, 4, 8, 16]
