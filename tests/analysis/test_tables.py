@@ -39,7 +39,7 @@ def test_one_primary_row_a_run_with_derived_columns(tables: dict[str, Table]) ->
 
 
 def test_what_is_compared_does_not_move_the_ruler(tmp_path: Path) -> None:
-    """Runs trained with 4 and with 16 supervision steps are read after one number; without one, each at its own."""
+    """Runs trained with 4 and with 16 supervision steps are measured after one number; without one, each at its own."""
     points = [{"model.halt_max_steps": 4}, {"model.halt_max_steps": 16}]
     unrolled = EvaluationConfig(unroll=(1, 4, 16, 32))
     entry = experiment(tmp_path, "supervision", points, seeds=2, evaluations=[unrolled])

@@ -141,6 +141,15 @@ def test_elsewhere_than_on_a_terminal_it_is_never_silent_for_long(clock, told, l
     ]
 
 
+def test_a_run_without_a_validation_shows_none(clock, told, log):
+    log.write_text(progress_line([ROW], 100, 3723) + "\n")
+    clock[0] += console.SILENCE
+    told(STARTED, PLAN, job(1, "a", log=log))
+    clock[0] += console.SILENCE
+    told()
+    assert told.text.splitlines()[-1] == f"0/2 runs, {RUN}, 42 %, about 63 min left"
+
+
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_failed_job_is_named_with_its_reason(told, log, interrupted):
     log.write_text("much\ntrm train: training stopped\n\n")

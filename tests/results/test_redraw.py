@@ -9,6 +9,7 @@ import pytest
 
 from trm.analysis.drawing import save, words_of
 from trm.analysis.kinds import FIGURE, fit_and_draw
+from trm.analysis.stats import share
 from trm.analysis.tables import load
 from trm.errors import UserError
 from trm.io import dump, write_text
@@ -77,6 +78,10 @@ def test_a_quote_is_a_mean_or_a_difference_with_its_interval():
     text = f"<!--= {cells}=16 bare -->?<!--.--> and\n<!--= {cells}=16 less\neval_steps=1 -->?<!--.-->"
     shown = re.sub("<!--.*?-->", "", quoted(text, KEPT), flags=re.DOTALL)
     assert shown == "86.6 % and\n+86.3 [84.0, 88.6] points"
+    table, where = load(KEPT / "baseline_laptop" / "table.csv"), {"model.halt_max_steps": 4, "eval_steps": 32}
+    low, high = share(table.by_seed(where, "exact_accuracy"), 1000).bounds  # as figures and reports have it
+    text = "<!--= baseline_laptop exact_accuracy model.halt_max_steps=4 eval_steps=32 -->?<!--.-->"
+    assert f"[{100 * low:.1f}, {100 * high:.1f}]" in quoted(text, KEPT)
     wrong = {"baseline_laptop colour": "has no column colour", f"{cells}=33": "no row of supervision"}
     for place, words in wrong.items():
         with pytest.raises(UserError, match=words):

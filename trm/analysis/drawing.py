@@ -55,7 +55,7 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
     if drawing.carried not in (None, drawing.rows["run"].nunique()):
         facts["size"] += f" ({drawing.carried} in the fit)"
     if any(table.info.get("test_steps", 0) is None for table in tables) and _uneven(drawing.rows):
-        drawing.caption += " Runs are read after as many supervision steps as each had in training."
+        drawing.caption += " Runs are measured after as many supervision steps as each had in training."
     lost = sum(len(table.info.get("missing", [])) for table in tables)
     if lost:
         drawing.caption += f" Incomplete: {count(lost, 'file')} missing, the figure shows the rest."

@@ -1,4 +1,4 @@
-"""`python -m trm data`: build, augment and look at puzzles and data sets.
+"""`python -m trm data`: build, inspect and fetch puzzles and data sets.
 
     python -m trm data source  --config run.json --out results/sources/a
     python -m trm data build   --config run.json --source results/sources/a --out results/datasets/b

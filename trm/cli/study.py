@@ -74,7 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run",
         allow_abbrev=False,
         help="run snakemake; removes stale locks first",
-        description="Runs `snakemake` with all other arguments: profile, targets, -n, --config ...",
+        description="Runs `snakemake` with all other arguments: profile, targets, -n, --config ... Example: "
+        "bin/trm study run --profile profiles/local baseline",
     )
     add_set_option(launch)
     launch.add_argument(

@@ -157,7 +157,9 @@ class Progress:
         return ", ".join(self.names.get(job.run, [])[:2]) or job.name if job.rule == "train" else job.text
 
     def validation(self, job: Job, progress: LastLine) -> str:
-        """The latest validation of a training, with the supervision steps after which answers were read."""
+        """The latest validation of a training, with the supervision steps after which answers were read; "": none yet."""
+        if progress.validation == "-":
+            return ""
         steps = self.names.get(job.run, ["", "", ""])[2]
         shown = f" ({steps} step{'s' * (steps != '1')})" if steps else ""
         return f"validation {progress.validation}{shown}"
@@ -279,7 +281,7 @@ class View:
         if jobs:
             progress = jobs[0].progress() if jobs[0].rule == "train" else None
             parts.append(study.name_of(jobs[0]) + (f", {progress.percent} %" if progress else ""))
-            parts += [study.validation(jobs[0], progress)] if progress else []
+            parts += [part for part in [progress and study.validation(jobs[0], progress)] if part]
         parts += [count(len(jobs) - 1, "other job")] if len(jobs) > 1 else []
         return ", ".join([*parts, self._left()])
 

@@ -11,8 +11,8 @@ the paragraph:
 
     [=width]: results/isoflop_laptop/README.md "isoflop_laptop finding kind=optimum metric=model.d_model"
 
-A query names a folder of docs/results, a metric and the cells that select its rows: the mean over seeds with its 95 %
-interval. `less` gives the paired difference to other rows. With `finding` for a metric, the cells select one row of
+A query names a folder of docs/results, a metric and the cells that select its rows: the mean over seeds with the 95 %
+interval that figures give it. `less` gives the paired difference to other rows. With `finding` for a metric, the cells select one row of
 the folder's findings.csv: its value with its interval, `verdict` or `text` as the last word that. `bare` as the last
 word leaves the interval out.
 """
@@ -28,8 +28,8 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from trm.analysis.labels import label
-from trm.analysis.stats import mean, paired
+from trm.analysis.kinds.common import mean_of
+from trm.analysis.stats import paired
 from trm.analysis.tables import Table, load
 from trm.analysis.words import changed, measured
 from trm.errors import UserError
@@ -124,7 +124,7 @@ def _cell(table: Table, words: list[str]) -> str:
     at = cells.index("less") if "less" in cells else len(cells)
     first = _seeds(table, metric, cells[:at])
     if at == len(cells):
-        found = mean(first).clipped(0.0, 1.0) if label(metric).percent else mean(first)
+        found = mean_of(first, metric, float(_seeds(table, "puzzles", cells).iloc[0]))
         return measured(metric, found.value, None if bare else found.bounds)
     found = paired(_seeds(table, metric, cells[at + 1 :]), first)
     return changed(metric, found.value, None if bare else found.bounds)
