@@ -247,9 +247,11 @@ def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path, goes_
     async def story(pod):
         async with Controller(pod, tmp_path / "call", slices=2) as controller:
             go = tmp_path / "go"
-            work = f"test $TPU_LAUNCH = 2 || while ! test -e {go}; do sleep 0.1; done"
+            work = f"echo begins; test $TPU_LAUNCH = 2 || while ! test -e {go}; do sleep 0.1; done"
             jobs = [asyncio.ensure_future(controller.run(f"job{n}", work)) for n in range(2)]
-            await until(lambda: all(host.jobs() for host in pod.hosts))
+            await until(lambda: controller.output.count(" 0] begins") == 2)
+            if goes_on == "elsewhere":
+                pod.api.fail(1000, "UNAVAILABLE", "the API is away", method="CreateQueuedResource")
             pod.preempt(name="pod-1")
             await until(lambda: "launching it again" in controller.output)
             if goes_on != "elsewhere":  # the other job keeps its slice meanwhile
@@ -258,6 +260,9 @@ def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path, goes_
             ends = await asyncio.gather(*jobs)
             assert sum(outcome.ok for outcome in ends) == 2, controller.output
             assert controller.output.count("launching it again") == 1
+            logs = (tmp_path / "call" / "logs").glob("job*/launch-*/rank0.log")
+            assert controller.output.count(" 0] begins") == 3
+            assert [path.read_text() for path in logs] == 3 * ["begins\n"]  # each slice counts its own launches
 
     with EmulatedPod(tmp_path / "pod", "v4-8", slices=2) as pod:
         asyncio.run(story(pod))

@@ -459,7 +459,10 @@ class JobRun:
                 self._show(index, found.data, first=number == 1)
 
     def _show(self, index: int, data: bytes, first: bool) -> None:
-        folder = self.logs / f"launch-{self.record.launch}"
+        name = f"launch-{self.record.launch}"
+        if self.slice and len(self.pool.slices) > 1:  # each slice counts its own launches
+            name += f"-{self.slice.name}"
+        folder = self.logs / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with open(folder / f"rank{index}.log", "wb" if first else "ab") as file:
