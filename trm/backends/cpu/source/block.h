@@ -47,7 +47,7 @@ struct Block {
                                   2 * Ic);
     if (s.H) return attention().weight_gradients(k, grads);
     multiply<P, true>(s.even, It, channels, (Word*)k.token_grad, channels, k.token_hidden, It, grads.token_down, It);
-    multiply<P, true>(2 * It, s.wide, channels, (Word*)k.token_pushed, channels, k.token_x, s.rows, grads.token_gate_up, s.wide);
+    multiply<P, true>(s.even, 2 * It, channels, (Word*)k.token_x, channels, k.token_pushed, 2 * It, grads.token_gate_up_t, 2 * It);
   }
 
  private:
@@ -57,11 +57,11 @@ struct Block {
   template <bool Keep>
   void mix_tokens(float* x, Kept<P>& kept) {
     const Index D = s.d, It = s.it, stride = kept.stack->channels;
-    T* kept_gate = kept.stack->token_pushed + kept.use * D;
+    T* kept_x = kept.stack->token_x + kept.use * D;
     for (Index l = 0; l < s.even; l += 2)
       for (Index j = 0; j < D; j += W) {
         auto pair = P::pack(load(x + l * D + j), load(x + (l + 1) * D + j));
-        if (Keep) P::store_rows(kept.x + l * D + j, D, pair);
+        if (Keep) P::store_rows(kept_x + l * stride + j, stride, pair);
         P::store_words(t.x_words + words_of<P>(l) * D + j, D, pair);
       }
     multiply<P, false>(2 * It, D, words_of<P>(s.deep), (Word*)w.token_gate_up, words_of<P>(s.deep), t.x_words, D,
@@ -71,8 +71,8 @@ struct Block {
         const float *gate = t.products + i * D + j, *up = gate + It * D;
         Vec g0 = load(gate), g1 = load(gate + D), u0 = load(up), u1 = load(up + D);
         if (Keep) {
-          P::store_rows(kept_gate + i * stride + j, stride, P::pack(g0, g1));
-          P::store_rows(kept_gate + (It + i) * stride + j, stride, P::pack(u0, u1));
+          P::store_rows(kept.token + i * D + j, D, P::pack(g0, g1));
+          P::store_rows(kept.token + (It + i) * D + j, D, P::pack(u0, u1));
         }
         P::store_words(t.token_hidden + words_of<P>(i) * D + j, D, P::pack(gated<P>(g0, u0), gated<P>(g1, u1)));
       }
@@ -97,7 +97,7 @@ struct Block {
   template <bool Keep>
   void mix_channels(float* y, Kept<P>& kept) {
     const Index D = s.d, Ic = s.ic;
-    multiply<P, false>(s.even, 2 * Ic, words_of<P>(D), (Word*)kept.y, words_of<P>(D), w.channel_gate_up_t, 2 * Ic,
+    multiply<P, false>(s.even, 2 * Ic, s.along_d, (Word*)kept.y, words_of<P>(D), w.channel_gate_up_t, 2 * Ic,
                        t.products, 2 * Ic);
     for (Index l = 0; l < s.even; l += 2)
       for (Index i = 0; i < Ic; i += W) {
@@ -109,7 +109,7 @@ struct Block {
         }
         P::store_rows(t.channel_left + l * Ic + i, Ic, P::pack(gated<P>(g0, u0), gated<P>(g1, u1)));
       }
-    multiply<P, true>(s.even, D, words_of<P>(Ic), (Word*)t.channel_left, words_of<P>(Ic), w.channel_down_t, D, y, D);
+    multiply<P, true>(s.even, D, s.along_ic, (Word*)t.channel_left, words_of<P>(Ic), w.channel_down_t, D, y, D);
     norm_channels<P, Keep>(s, y, kept.out_scale, kept.out);
   }
 
@@ -119,7 +119,7 @@ struct Block {
     const StackedLeft<P> inputs{s, k.channel_y, t.y_words, first_word, k.stride};
     Word *hidden = k.channel_hidden + first_word * Ic, *pushed_words = k.channel_pushed + first_word * 2 * Ic;
     norm_channels_backward<P>(s, grad, kept.out, kept.out_scale, t.grad_left, grads.words());
-    multiply<P, false>(s.even, Ic, words_of<P>(D), (Word*)t.grad_left, words_of<P>(D), w.channel_down, Ic, t.products, Ic);
+    multiply<P, false>(s.even, Ic, s.along_d, (Word*)t.grad_left, words_of<P>(D), w.channel_down, Ic, t.products, Ic);
     for (Index l = 0; l < s.even; l += 2)
       for (Index i = 0; i < Ic; i += W) {
         const T* gate = kept.channel + l * 2 * Ic + i;
@@ -141,7 +141,7 @@ struct Block {
 
   void unmix_tokens(float* grad, const Kept<P>& kept, Stack<P>& k) {
     const Index D = s.d, It = s.it, d = words_of<P>(D), stride = k.channels;
-    T *left = k.token_grad + kept.use * D, *pushed = k.token_pushed + kept.use * D;
+    T* left = k.token_grad + kept.use * D;
     for (Index j = 0; j < D; j += W) {
       Vec even{}, odd{}, scale = load(kept.y_scale + j);
       for (Index l = 0; l < s.even; l += 2) {
@@ -163,18 +163,18 @@ struct Block {
                        t.products, D);
     for (Index i = 0; i < It; i += 2)
       for (Index j = 0; j < D; j += W) {
-        T *gate = pushed + i * stride + j, *up = gate + It * stride;  // become their gradients
+        T *gate = kept.token + i * D + j, *up = gate + It * D;  // become their gradients
         const float* above = t.products + i * D + j;
         auto a = gated_backward<P>(P::load(gate), P::load(up), load(above));
-        auto b = gated_backward<P>(P::load(gate + stride), P::load(up + stride), load(above + D));
+        auto b = gated_backward<P>(P::load(gate + D), P::load(up + D), load(above + D));
         P::store_rows(t.token_left + i * D + j, D, P::pack(a.hidden, b.hidden));
         auto gates = P::pack(a.gate, b.gate), ups = P::pack(a.up, b.up);
-        P::store_rows(gate, stride, gates), P::store_rows(up, stride, ups);
+        P::store_rows(gate, D, gates), P::store_rows(up, D, ups);
         P::store_words(t.token_pushed + words_of<P>(i) * D + j, D, gates);
         P::store_words(t.token_pushed + words_of<P>(It + i) * D + j, D, ups);
       }
     transpose((Word*)t.token_left, It, d, d, k.token_hidden + kept.use * d * It, It);
-    transpose((Word*)kept.x, s.wide, d, d, k.token_x + kept.use * d * s.rows, s.rows);
+    transpose((Word*)kept.token, 2 * It, d, d, k.token_pushed + kept.use * d * 2 * It, 2 * It);
     multiply<P, true>(s.even, D, words_of<P>(2 * It), (Word*)w.token_gate_up_t, words_of<P>(2 * It), t.token_pushed, D,
                       grad, D);
   }
