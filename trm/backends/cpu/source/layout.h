@@ -1,7 +1,8 @@
 // A block's memory: sizes, weights, what one use keeps for backward, and a thread's buffers.
 //
 // Shapes: L tokens, D channels, It and Ic inner widths of token and channel mixing, H heads of K channels (attention
-// instead of token mixing), all padded. Padding is zero and stays zero: no product or norm makes anything else of it.
+// instead of token mixing), all padded. Padding is zero and stays zero: no product or norm makes anything else of it. Only
+// the channel mixing's gate ends where its up begins: its last vector has values of up, which come to nothing.
 #pragma once
 #include "memory.h"
 #include "products.h"
@@ -14,6 +15,7 @@ struct Sizes {
   Index across, down;              // columns of a matrix [L, L] as a left operand, in elements; in words, transposed
   Index d, it, ic, v;              // widths of buffers
   Index k, a;                      // of one head, of all
+  Index up;                        // columns from the channel mixing's gate to its up: with less padding than ic
   Index along_d, along_ic;         // words of a product's sum over D or Ic
 };
 
@@ -21,10 +23,12 @@ template <class P>
 Sizes padded(Index L, Index D, Index It, Index Ic, Index V, Index H) {
   constexpr Index STEP = P::DEPTH > COLUMNS ? P::DEPTH : COLUMNS;
   auto inner = [](Index x) { return round_up(x, P::INNER); };
+  const Index up = P::INNER > COLUMNS || Ic < COLUMNS ? inner(Ic) : round_up(Ic, COLUMNS / 2);
   const Index K = H ? D / H : 0, k = round_up(K, STEP), deep = round_up(L, P::DEPTH);
   return {L, D, It, Ic, V, H, K, round_up(L, 2), deep, round_up(L, 32), round_up(L, COLUMNS),
           round_up(L, STEP), round_up(deep / P::PER_WORD, COLUMNS), inner(D), inner(It), inner(Ic), inner(V), k,
-          round_up(H * k, COLUMNS * P::PER_WORD), round_up(D, P::DEPTH) / P::PER_WORD, round_up(Ic, P::DEPTH) / P::PER_WORD};
+          round_up(H * k, COLUMNS * P::PER_WORD), up, round_up(D, P::DEPTH) / P::PER_WORD,
+          round_up(Ic, P::DEPTH) / P::PER_WORD};
 }
 
 template <class P>
@@ -73,7 +77,7 @@ struct Stack {
     token_grad = arena.take<T>(s.rows * channels), token_x = arena.take<T>(s.rows * channels);
     token_hidden = arena.take<Word>(words * s.it), token_pushed = arena.take<Word>(words * 2 * s.it);
     channel_grad = arena.take<Word>(left), channel_y = arena.take<Word>(left);
-    channel_hidden = arena.take<Word>(tokens * s.ic), channel_pushed = arena.take<Word>(tokens * 2 * s.ic);
+    channel_hidden = arena.take<Word>(tokens * s.ic), channel_pushed = arena.take<Word>(tokens * 2 * s.up + W);
     attention_grad = arena.take<Word>(s.H ? left : 0), attention_x = arena.take<Word>(s.H ? left : 0);
     attention_mixed = arena.take<Word>(tokens * s.a), attention_pushed = arena.take<Word>(tokens * 3 * s.a);
   }
@@ -114,10 +118,10 @@ struct Scratch {
     auto words = [&](Index elements, Index columns) { return arena.take<Word>(elements / P::PER_WORD * columns); };
     x_words = words(s.rows, s.d), grad_words = words(s.rows, s.d), y_words = words(s.rows, s.d);
     token_hidden = words(s.it, s.d), token_pushed = words(2 * s.it, s.d);
-    channel_left = arena.take<T>(s.rows * s.ic), channel_pushed_left = arena.take<T>(s.rows * 2 * s.ic);
+    channel_left = arena.take<T>(s.rows * s.ic), channel_pushed_left = arena.take<T>(s.rows * 2 * s.up + W);
     grad_left = arena.take<T>(s.rows * s.d), token_left = arena.take<T>(s.it * s.d);
     Index most = 2 * s.it * s.d > 2 * s.ic * s.rows ? 2 * s.it * s.d : 2 * s.ic * s.rows;
-    products = arena.take<float>(most > s.rows * s.v ? most : s.rows * s.v);
+    products = arena.take<float>((most > s.rows * s.v ? most : s.rows * s.v) + W);
     heads = arena.take<float>(s.rows * 3 * s.a), mixed = arena.take<float>(s.rows * s.a);
     mixed_left = arena.take<T>(s.rows * s.a), pushed_left = arena.take<T>(s.rows * 3 * s.a);
     heads_t = words(s.a, s.wide);
