@@ -212,7 +212,7 @@ def test_the_oracle_ignores_what_the_score_ignores(ignore, right):
 def test_an_evaluation_goes_on_after_its_time_limit_bit_for_bit(
     trained, dataset_folder, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(InferenceNetwork, "batch_rows", lambda net, length: 16)
+    monkeypatch.setattr(InferenceNetwork, "batch_rows", lambda *sizes: 16)
     ask = {"unroll": [2, 3], "restarts": [1, 2], "start_noise": 0.5, "confident": True, "train_puzzles": 20}
     whole, parts, kept = tmp_path / "whole.json", tmp_path / "parts.json", tmp_path / "kept"
     assert main(evaluate_words(trained, dataset_folder, whole, ask)) == 0
@@ -258,6 +258,21 @@ def test_restarts_differ_by_noise_or_symmetry(measured):
     for way in (((3.0, 0.0), False), ((0.0, 3.0), False), ((0.0, 0.0), True)):
         assert restarts(*way) == restarts(*way)
         assert restarts(*way)[0]["accuracy"] != plain[0]["accuracy"]
+
+
+def test_noise_is_drawn_for_batches_of_their_own_size(measured, monkeypatch):
+    """Published results hold, whatever size is the fastest."""
+    assert inference.inference_batch(37, 32, torch.device("cpu"), True) == 48
+    measured, data = measured
+    found = []
+    for size in (16, 64):
+        rows = lambda length, width, device, noise=False, size=size: 16 if noise else size  # noqa: E731
+        monkeypatch.setattr(inference, "inference_batch", rows)
+        symmetries = restart_symmetries(measured.trained.config.data, 4, noise=True)
+        noisy = measured.policies.restarts(data, 4, (4,), (0.5, 0.5), symmetries).best[4].sums.nan_to_num()
+        fixed = measured.policies.fixed(data, (4,))
+        found.append((noisy, fixed.answers, fixed.halt_logits))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 def test_a_restart_is_a_run_on_the_moved_puzzle(measured):

@@ -44,6 +44,15 @@ def test_batches_of_an_earlier_process_are_not_computed_again(tmp_path):
     assert (first.done, again.done) == (2, 0)
 
 
+def test_batches_of_another_size_are_computed_again(tmp_path):
+    first = parts(tmp_path)
+    first.compute("work", BATCHES, one)
+    first.save()
+    again = parts(tmp_path)
+    assert again.compute("work", [slice(0, 3), slice(3, 4)], one)["rows"].tolist() == [0, 1, 2, 3]
+    assert again.done == 2
+
+
 def damaged(folder: Path) -> bytes:
     return next(folder.glob("part-*")).read_bytes()[:-40]
 

@@ -79,7 +79,7 @@ class Parts:
         """As the function of this name, with what is kept. Raises StopRequested at the time limit or on a signal."""
         results = []
         for part in batches:
-            key = f"{name} {part.start}"
+            key = f"{name} {part.start}:{part.stop}"
             if key not in self._known:
                 with self.signals.abandonable():
                     self._known[key] = self._fresh[key] = self._fetch(one(part))

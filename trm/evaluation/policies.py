@@ -44,10 +44,11 @@ class FixedResult(NamedTuple):
     """By largest depth, of each puzzle's answer at its first positive halt logit; empty unless asked for."""
 
 
-def batches(net: InferenceNetwork, data: Rows, name: str = "") -> Iterator[slice]:
-    """Slices of the puzzles that form a batch. `name`: of the work on them, for progress; none without it."""
+def batches(net: InferenceNetwork, data: Rows, name: str = "", noise: bool = False) -> Iterator[slice]:
+    """Slices of the puzzles that form a batch, or that `noise` is drawn for. `name`: of the work on them, for progress;
+    none without it."""
     count = len(data.inputs)
-    size = net.batch_rows(data.inputs.shape[1] + net.arch.puzzle_tokens)
+    size = net.batch_rows(data.inputs.shape[1] + net.arch.puzzle_tokens, noise)
     progress = Progress(name, count, "puzzles")
     for first in range(0, count, size):
         stop = min(count, first + size)
@@ -164,7 +165,8 @@ class Policies:
         Restart k sees the puzzles under `symmetries[k]`. `name`: for progress.
         """
         net, new_score, wait = self.net, self.new_score, self.wait
-        counts, rows = tuple(sorted(counts)), next(batches(net, data)).stop
+        counts, noisy = tuple(sorted(counts)), any(noise)
+        rows = next(batches(net, data, noise=noisy)).stop
         policies, ignore = ("best", "majority", "oracle"), new_score().ignore
 
         def one(part: slice) -> Result:
@@ -172,8 +174,8 @@ class Policies:
             started, result = time.perf_counter(), dict[str, Tensor]()
             answers, halts = [], []
             for restart in range(max(counts)):
-                noisy = Noise(*noise, restart, part.start) if restart else NO_NOISE
-                states = Pass(net, inputs, data.puzzle[part], symmetries[restart], views, rows, noisy)
+                added = Noise(*noise, restart, part.start) if restart else NO_NOISE
+                states = Pass(net, inputs, data.puzzle[part], symmetries[restart], views, rows, added)
                 for _ in range(depth):
                     logits, halt = states.step()
                     wait()  # makes each step one XLA program, instead of all steps of all restarts
@@ -193,7 +195,7 @@ class Policies:
                     result[f"+seconds {k}"] = torch.tensor(time.perf_counter() - started, dtype=torch.float64)
             return result
 
-        whole = self.run(f"restarts {name}", batches(net, data, name), one)
+        whole = self.run(f"restarts {name}", batches(net, data, name, noisy), one)
         best, majority, oracle = (
             {k: new_score().with_sums(whole[f"+{policy} {k}"]) for k in counts} for policy in policies
         )

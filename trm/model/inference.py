@@ -47,17 +47,20 @@ class InferenceNetwork:
         shape = (length, batch, len(self.h_init))
         return self.h_init.expand(shape), self.l_init.expand(shape)
 
-    def batch_rows(self, length: int) -> int:
+    def batch_rows(self, length: int, noise: bool = False) -> int:
         """Rows to evaluate at once on all devices, for sequences of `length` tokens."""
-        return inference_batch(length, len(self.h_init), self.h_init.device) * max(1, self.multiple // 2)
+        rows = inference_batch(length, len(self.h_init), self.h_init.device, noise)
+        return rows * max(1, self.multiple // 2)
 
     def step(self, z_H: Tensor, z_L: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One supervision step: z_H, z_L [L, B, D], answer logits [S, B, V], halt logits [B]."""
         return self.rounds.step(z_H, z_L, x, self.h_cycles, self.l_cycles)
 
 
-def inference_batch(length: int, width: int, device: torch.device) -> int:
-    """Rows to evaluate at once on one device: enough to keep it busy, few enough for its memory."""
-    # noise is drawn a batch at a time: another size gives other results of evaluations with noise
-    cells = 1 << (16 if device.type == "cpu" else 24)
+def inference_batch(length: int, width: int, device: torch.device, noise: bool = False) -> int:
+    """Rows to evaluate at once on one device: enough to keep it busy, few enough for its memory.
+
+    `noise`: the size of the batches that noise is drawn for, since another one gives other results.
+    """
+    cells = 1 << (24 if device.type != "cpu" else 16 if noise else 18)
     return max(16, min(4096, cells // (length * width) // 16 * 16))

@@ -43,11 +43,11 @@ struct Block {
   void weight_gradients(const Stack<P>& k, const BlockGrads& grads) {
     const Index D = s.d, It = s.it, Ic = s.ic, channels = words_of<P>(k.channels);
     multiply<P, true, P::FLIPPED>(D, Ic, k.tokens, k.channel_grad, k.stride, k.channel_hidden, Ic, grads.channel_down, Ic);
-    multiply<P, true, P::FLIPPED>(D, 2 * Ic, k.tokens, k.channel_y, k.stride, k.channel_pushed, 2 * Ic, grads.channel_gate_up_t,
-                                  2 * Ic);
+    multiply<P, true, P::FLIPPED>(D, 2 * s.up, k.tokens, k.channel_y, k.stride, k.channel_pushed, 2 * s.up,
+                                  grads.channel_gate_up_t, 2 * s.up);
     if (s.H) return attention().weight_gradients(k, grads);
     multiply<P, true>(s.even, It, channels, (Word*)k.token_grad, channels, k.token_hidden, It, grads.token_down, It);
-    multiply<P, true>(2 * It, s.wide, channels, (Word*)k.token_pushed, channels, k.token_x, s.rows, grads.token_gate_up, s.wide);
+    multiply<P, true>(s.even, 2 * It, channels, (Word*)k.token_x, channels, k.token_pushed, 2 * It, grads.token_gate_up_t, 2 * It);
   }
 
  private:
@@ -57,11 +57,11 @@ struct Block {
   template <bool Keep>
   void mix_tokens(float* x, Kept<P>& kept) {
     const Index D = s.d, It = s.it, stride = kept.stack->channels;
-    T* kept_gate = kept.stack->token_pushed + kept.use * D;
+    T* kept_x = kept.stack->token_x + kept.use * D;
     for (Index l = 0; l < s.even; l += 2)
       for (Index j = 0; j < D; j += W) {
         auto pair = P::pack(load(x + l * D + j), load(x + (l + 1) * D + j));
-        if (Keep) P::store_rows(kept.x + l * D + j, D, pair);
+        if (Keep) P::store_rows(kept_x + l * stride + j, stride, pair);
         P::store_words(t.x_words + words_of<P>(l) * D + j, D, pair);
       }
     multiply<P, false>(2 * It, D, words_of<P>(s.deep), (Word*)w.token_gate_up, words_of<P>(s.deep), t.x_words, D,
@@ -71,8 +71,8 @@ struct Block {
         const float *gate = t.products + i * D + j, *up = gate + It * D;
         Vec g0 = load(gate), g1 = load(gate + D), u0 = load(up), u1 = load(up + D);
         if (Keep) {
-          P::store_rows(kept_gate + i * stride + j, stride, P::pack(g0, g1));
-          P::store_rows(kept_gate + (It + i) * stride + j, stride, P::pack(u0, u1));
+          P::store_rows(kept.token + i * D + j, D, P::pack(g0, g1));
+          P::store_rows(kept.token + (It + i) * D + j, D, P::pack(u0, u1));
         }
         P::store_words(t.token_hidden + words_of<P>(i) * D + j, D, P::pack(gated<P>(g0, u0), gated<P>(g1, u1)));
       }
@@ -96,52 +96,51 @@ struct Block {
   // out = rms(y + down (silu(gate) up)) over the channels of each token
   template <bool Keep>
   void mix_channels(float* y, Kept<P>& kept) {
-    const Index D = s.d, Ic = s.ic;
-    multiply<P, false>(s.even, 2 * Ic, words_of<P>(D), (Word*)kept.y, words_of<P>(D), w.channel_gate_up_t, 2 * Ic,
-                       t.products, 2 * Ic);
+    const Index D = s.d, Ic = s.ic, both = 2 * s.up;
+    multiply<P, false>(s.even, both, s.along_d, (Word*)kept.y, words_of<P>(D), w.channel_gate_up_t, both, t.products, both);
     for (Index l = 0; l < s.even; l += 2)
       for (Index i = 0; i < Ic; i += W) {
-        const float *gate = t.products + l * 2 * Ic + i, *up = gate + Ic;
-        Vec g0 = load(gate), g1 = load(gate + 2 * Ic), u0 = load(up), u1 = load(up + 2 * Ic);
+        const float *gate = t.products + l * both + i, *up = gate + s.up;
+        Vec g0 = load(gate), g1 = load(gate + both), u0 = load(up), u1 = load(up + both);
         if (Keep) {
           P::store_rows(kept.channel + l * 2 * Ic + i, 2 * Ic, P::pack(g0, g1));
           P::store_rows(kept.channel + l * 2 * Ic + Ic + i, 2 * Ic, P::pack(u0, u1));
         }
         P::store_rows(t.channel_left + l * Ic + i, Ic, P::pack(gated<P>(g0, u0), gated<P>(g1, u1)));
       }
-    multiply<P, true>(s.even, D, words_of<P>(Ic), (Word*)t.channel_left, words_of<P>(Ic), w.channel_down_t, D, y, D);
+    multiply<P, true>(s.even, D, s.along_ic, (Word*)t.channel_left, words_of<P>(Ic), w.channel_down_t, D, y, D);
     norm_channels<P, Keep>(s, y, kept.out_scale, kept.out);
   }
 
   void unmix_channels(float* grad, const Kept<P>& kept, Stack<P>& k) {
-    const Index D = s.d, Ic = s.ic, first_word = kept.use * words_of<P>(s.even);
+    const Index D = s.d, Ic = s.ic, both = 2 * s.up, first_word = kept.use * words_of<P>(s.even);
     const StackedLeft<P> grads{s, k.channel_grad, t.grad_words, first_word, k.stride};
     const StackedLeft<P> inputs{s, k.channel_y, t.y_words, first_word, k.stride};
-    Word *hidden = k.channel_hidden + first_word * Ic, *pushed_words = k.channel_pushed + first_word * 2 * Ic;
+    Word *hidden = k.channel_hidden + first_word * Ic, *pushed_words = k.channel_pushed + first_word * both;
     norm_channels_backward<P>(s, grad, kept.out, kept.out_scale, t.grad_left, grads.words());
-    multiply<P, false>(s.even, Ic, words_of<P>(D), (Word*)t.grad_left, words_of<P>(D), w.channel_down, Ic, t.products, Ic);
+    multiply<P, false>(s.even, Ic, s.along_d, (Word*)t.grad_left, words_of<P>(D), w.channel_down, Ic, t.products, Ic);
     for (Index l = 0; l < s.even; l += 2)
-      for (Index i = 0; i < Ic; i += W) {
+      for (Index i = Ic - W; i >= 0; i -= W) {  // backwards: a vector's zeros go where the next ones are written
         const T* gate = kept.channel + l * 2 * Ic + i;
         const float* pushed = t.products + l * Ic + i;
         auto a = gated_backward<P>(P::load(gate), P::load(gate + Ic), load(pushed));
         auto b = gated_backward<P>(P::load(gate + 2 * Ic), P::load(gate + 3 * Ic), load(pushed + Ic));
         P::store_words(hidden + words_of<P>(l) * Ic + i, Ic, P::pack(a.hidden, b.hidden));
         auto gates = P::pack(a.gate, b.gate), ups = P::pack(a.up, b.up);
-        T* left = t.channel_pushed_left + l * 2 * Ic + i;
-        Word* words = pushed_words + words_of<P>(l) * 2 * Ic + i;
-        P::store_rows(left, 2 * Ic, gates), P::store_rows(left + Ic, 2 * Ic, ups);
-        P::store_words(words, 2 * Ic, gates), P::store_words(words + Ic, 2 * Ic, ups);
+        T* left = t.channel_pushed_left + l * both + i;
+        Word* words = pushed_words + words_of<P>(l) * both + i;
+        P::store_rows(left + s.up, both, ups), P::store_rows(left, both, gates);
+        P::store_words(words + s.up, both, ups), P::store_words(words, both, gates);
       }
     as_words<P>(s, kept.y, D, D, inputs.words());
     grads.finish(), inputs.finish();
-    multiply<P, true>(s.even, D, words_of<P>(2 * Ic), (Word*)t.channel_pushed_left, words_of<P>(2 * Ic),
-                      w.channel_gate_up, D, grad, D);
+    multiply<P, true>(s.even, D, words_of<P>(both), (Word*)t.channel_pushed_left, words_of<P>(both), w.channel_gate_up, D,
+                      grad, D);
   }
 
   void unmix_tokens(float* grad, const Kept<P>& kept, Stack<P>& k) {
     const Index D = s.d, It = s.it, d = words_of<P>(D), stride = k.channels;
-    T *left = k.token_grad + kept.use * D, *pushed = k.token_pushed + kept.use * D;
+    T* left = k.token_grad + kept.use * D;
     for (Index j = 0; j < D; j += W) {
       Vec even{}, odd{}, scale = load(kept.y_scale + j);
       for (Index l = 0; l < s.even; l += 2) {
@@ -163,18 +162,18 @@ struct Block {
                        t.products, D);
     for (Index i = 0; i < It; i += 2)
       for (Index j = 0; j < D; j += W) {
-        T *gate = pushed + i * stride + j, *up = gate + It * stride;  // become their gradients
+        T *gate = kept.token + i * D + j, *up = gate + It * D;  // become their gradients
         const float* above = t.products + i * D + j;
         auto a = gated_backward<P>(P::load(gate), P::load(up), load(above));
-        auto b = gated_backward<P>(P::load(gate + stride), P::load(up + stride), load(above + D));
+        auto b = gated_backward<P>(P::load(gate + D), P::load(up + D), load(above + D));
         P::store_rows(t.token_left + i * D + j, D, P::pack(a.hidden, b.hidden));
         auto gates = P::pack(a.gate, b.gate), ups = P::pack(a.up, b.up);
-        P::store_rows(gate, stride, gates), P::store_rows(up, stride, ups);
+        P::store_rows(gate, D, gates), P::store_rows(up, D, ups);
         P::store_words(t.token_pushed + words_of<P>(i) * D + j, D, gates);
         P::store_words(t.token_pushed + words_of<P>(It + i) * D + j, D, ups);
       }
     transpose((Word*)t.token_left, It, d, d, k.token_hidden + kept.use * d * It, It);
-    transpose((Word*)kept.x, s.wide, d, d, k.token_x + kept.use * d * s.rows, s.rows);
+    transpose((Word*)kept.token, 2 * It, d, d, k.token_pushed + kept.use * d * 2 * It, 2 * It);
     multiply<P, true>(s.even, D, words_of<P>(2 * It), (Word*)w.token_gate_up_t, words_of<P>(2 * It), t.token_pushed, D,
                       grad, D);
   }

@@ -1,7 +1,8 @@
 // A block's memory: sizes, weights, what one use keeps for backward, and a thread's buffers.
 //
 // Shapes: L tokens, D channels, It and Ic inner widths of token and channel mixing, H heads of K channels (attention
-// instead of token mixing), all padded. Padding is zero and stays zero: no product or norm makes anything else of it.
+// instead of token mixing), all padded. Padding is zero and stays zero: no product or norm makes anything else of it. Only
+// the channel mixing's gate ends where its up begins: its last vector has values of up, which come to nothing.
 #pragma once
 #include "memory.h"
 #include "products.h"
@@ -14,16 +15,20 @@ struct Sizes {
   Index across, down;              // columns of a matrix [L, L] as a left operand, in elements; in words, transposed
   Index d, it, ic, v;              // widths of buffers
   Index k, a;                      // of one head, of all
+  Index up;                        // columns from the channel mixing's gate to its up: with less padding than ic
+  Index along_d, along_ic;         // words of a product's sum over D or Ic
 };
 
 template <class P>
 Sizes padded(Index L, Index D, Index It, Index Ic, Index V, Index H) {
   constexpr Index STEP = P::DEPTH > COLUMNS ? P::DEPTH : COLUMNS;
   auto inner = [](Index x) { return round_up(x, P::INNER); };
+  const Index up = P::INNER > COLUMNS || Ic < COLUMNS ? inner(Ic) : round_up(Ic, COLUMNS / 2);
   const Index K = H ? D / H : 0, k = round_up(K, STEP), deep = round_up(L, P::DEPTH);
   return {L, D, It, Ic, V, H, K, round_up(L, 2), deep, round_up(L, 32), round_up(L, COLUMNS),
           round_up(L, STEP), round_up(deep / P::PER_WORD, COLUMNS), inner(D), inner(It), inner(Ic), inner(V), k,
-          round_up(H * k, COLUMNS * P::PER_WORD)};
+          round_up(H * k, COLUMNS * P::PER_WORD), up, round_up(D, P::DEPTH) / P::PER_WORD,
+          round_up(Ic, P::DEPTH) / P::PER_WORD};
 }
 
 template <class P>
@@ -44,7 +49,7 @@ struct BlockWeights {
 };
 
 struct BlockGrads {
-  float *token_gate_up, *token_down;        // [2 It, L], [L, It]
+  float *token_gate_up_t, *token_down;      // [L, 2 It], [L, It]
   float *channel_gate_up_t, *channel_down;  // [D, 2 Ic], [D, Ic]
   float *qkv_t, *out;                       // [D, 3 H K], [D, H K]
 };
@@ -57,8 +62,8 @@ struct Stack {
   typedef typename P::T T;
   Index uses, channels, tokens;  // K in elements: uses * D; in words: tokens of all uses, rounded up
   Index stride;                  // words from a row of such a left operand to the next, or from a column
-  T *token_grad, *token_pushed;  // left: gradient of the output [L, uses D]; gate and up, then their gradients [2 It, uses D]
-  Word *token_x, *token_hidden;  // right: the input [uses D, L], the gate's output [uses D, It]
+  T *token_grad, *token_x;           // left: gradient of the output, the input; [L, uses D]
+  Word *token_hidden, *token_pushed; // right: the gate's output [uses D, It], gradients of gate and up [uses D, 2 It]
   Word *channel_grad, *channel_y;         // left: gradient of the output, the input; [D, uses L], or flipped
   Word *channel_hidden, *channel_pushed;  // right: [uses L, Ic], [uses L, 2 Ic]
   Word *attention_grad, *attention_x;        // left: gradient of the output, the input; [D, uses L], or flipped
@@ -69,10 +74,10 @@ struct Stack {
     tokens = round_up(uses * (s.even / P::PER_WORD), P::DEPTH / P::PER_WORD);
     stride = P::FLIPPED ? s.d : round_up(tokens + s.rows, COLUMNS);
     const Index left = P::FLIPPED ? tokens * s.d : s.d * stride;
-    token_grad = arena.take<T>(s.rows * channels), token_pushed = arena.take<T>(2 * s.it * channels);
-    token_x = arena.take<Word>(words * s.rows), token_hidden = arena.take<Word>(words * s.it);
+    token_grad = arena.take<T>(s.rows * channels), token_x = arena.take<T>(s.rows * channels);
+    token_hidden = arena.take<Word>(words * s.it), token_pushed = arena.take<Word>(words * 2 * s.it);
     channel_grad = arena.take<Word>(left), channel_y = arena.take<Word>(left);
-    channel_hidden = arena.take<Word>(tokens * s.ic), channel_pushed = arena.take<Word>(tokens * 2 * s.ic);
+    channel_hidden = arena.take<Word>(tokens * s.ic), channel_pushed = arena.take<Word>(tokens * 2 * s.up + W);
     attention_grad = arena.take<Word>(s.H ? left : 0), attention_x = arena.take<Word>(s.H ? left : 0);
     attention_mixed = arena.take<Word>(tokens * s.a), attention_pushed = arena.take<Word>(tokens * 3 * s.a);
   }
@@ -84,14 +89,14 @@ struct Kept {
   typedef typename P::T T;
   Stack<P>* stack;        // of the block
   Index use;              // in the order of backward
-  T *x, *y, *out;         // input, output of the token mixing, output; [L, D]
-  T *channel;             // gate and up of the channel mixing [L, 2 Ic]; the token mixing's are in the stack
+  T *x, *y, *out;         // input of attention, output of the token mixing, output; [L, D]
+  T *token, *channel;     // gate and up of the token and channel mixing [2 It, D], [L, 2 Ic]
   T *qkv, *probabilities;      // of attention: [L, 3 H K] with positions, [H, L, L]
   float *y_scale, *out_scale;  // 1 / rms; [D] or with attention [L], [L]
 
   Kept(Arena& arena, const Sizes& s, Stack<P>* stack, Index use) : stack(stack), use(use) {
-    x = arena.take<T>(s.rows * s.d), y = arena.take<T>(s.rows * s.d), out = arena.take<T>(s.rows * s.d);
-    channel = arena.take<T>(s.rows * 2 * s.ic);
+    x = arena.take<T>(s.H ? s.rows * s.d : 0), y = arena.take<T>(s.rows * s.d), out = arena.take<T>(s.rows * s.d);
+    token = arena.take<T>(2 * s.it * s.d), channel = arena.take<T>(s.rows * 2 * s.ic);
     qkv = arena.take<T>(s.rows * 3 * s.a), probabilities = arena.take<T>(s.H * s.rows * s.across);
     y_scale = arena.take<float>(s.H ? s.rows : s.d), out_scale = arena.take<float>(s.rows);
   }
@@ -113,10 +118,10 @@ struct Scratch {
     auto words = [&](Index elements, Index columns) { return arena.take<Word>(elements / P::PER_WORD * columns); };
     x_words = words(s.rows, s.d), grad_words = words(s.rows, s.d), y_words = words(s.rows, s.d);
     token_hidden = words(s.it, s.d), token_pushed = words(2 * s.it, s.d);
-    channel_left = arena.take<T>(s.rows * s.ic), channel_pushed_left = arena.take<T>(s.rows * 2 * s.ic);
+    channel_left = arena.take<T>(s.rows * s.ic), channel_pushed_left = arena.take<T>(s.rows * 2 * s.up + W);
     grad_left = arena.take<T>(s.rows * s.d), token_left = arena.take<T>(s.it * s.d);
     Index most = 2 * s.it * s.d > 2 * s.ic * s.rows ? 2 * s.it * s.d : 2 * s.ic * s.rows;
-    products = arena.take<float>(most > s.rows * s.v ? most : s.rows * s.v);
+    products = arena.take<float>((most > s.rows * s.v ? most : s.rows * s.v) + W);
     heads = arena.take<float>(s.rows * 3 * s.a), mixed = arena.take<float>(s.rows * s.a);
     mixed_left = arena.take<T>(s.rows * s.a), pushed_left = arena.take<T>(s.rows * 3 * s.a);
     heads_t = words(s.a, s.wide);

@@ -19,8 +19,8 @@ struct Grads {
     Index start = arena.used;
     first = (float*)(arena.base + start);
     for (Index i = 0; i < layers; i++) {
-      BlockGrads b = {arena.take<float>(2 * s.it * s.wide), arena.take<float>(s.rows * s.it),
-                      arena.take<float>(s.d * 2 * s.ic), arena.take<float>(s.d * s.ic),
+      BlockGrads b = {arena.take<float>(s.rows * 2 * s.it), arena.take<float>(s.rows * s.it),
+                      arena.take<float>(s.d * 2 * s.up), arena.take<float>(s.d * s.ic),
                       arena.take<float>(s.d * 3 * s.a), arena.take<float>(s.d * s.a)};
       if (arena.base) blocks[i] = b;
     }
@@ -77,7 +77,7 @@ struct Operands {
     auto pairs = [&](Index k, Index n) { return arena.take<Word>(transposed<P>(k) * n); };
     for (Index i = 0; i < layers; i++) {
       BlockWeights<P> b = {rows(2 * s.it, s.deep), rows(s.rows, 2 * s.it), rows(s.rows, s.it), rows(s.it, s.rows),
-                           pairs(2 * s.ic, s.d), pairs(s.d, 2 * s.ic), pairs(s.d, s.ic), pairs(s.ic, s.d),
+                           pairs(2 * s.up, s.d), pairs(s.d, 2 * s.up), pairs(s.d, s.ic), pairs(s.ic, s.d),
                            pairs(3 * s.a, s.d), pairs(s.d, 3 * s.a), pairs(s.d, s.a), pairs(s.a, s.d)};
       if (arena.base) blocks[i] = b;
     }
@@ -154,7 +154,7 @@ class Network : public AnyNetwork {
         cast(w[0], {2, It, s.it, s.L, s.deep}, {b.token_gate_up, b.token_gate_up_t, 2 * s.it});
         cast(w[1], {1, s.L, s.rows, It, s.it}, {b.token_down, b.token_down_t, s.deep});
       }
-      cast(w[2], {2, Ic, s.ic, s.D, s.d}, {nullptr, nullptr, 0, b.channel_gate_up, b.channel_gate_up_t});
+      cast(w[2], {2, Ic, s.up, s.D, s.d}, {nullptr, nullptr, 0, b.channel_gate_up, b.channel_gate_up_t});
       cast(w[3], {1, s.D, s.d, Ic, s.ic}, {nullptr, nullptr, 0, b.channel_down, b.channel_down_t});
     }
     cast(given[HEAD], {1, s.V, s.v, s.D, s.d}, {nullptr, nullptr, 0, o.head, o.head_t});
@@ -194,11 +194,12 @@ class Network : public AnyNetwork {
           for (Index r = 0; r < s.D; r++) add(b.out + r * s.a + padded, 1, s.K, s.a, to[1] + r * s.D + c);
         });
       } else {
-        for (Index half = 0; half < 2; half++) add(b.token_gate_up + half * s.it * s.wide, It, s.L, s.wide, to[0] + half * It * s.L);
+        transpose((Word*)b.token_gate_up_t, s.wide, 2 * s.it, 2 * s.it, (Word*)flipped, s.wide);
+        for (Index half = 0; half < 2; half++) add(flipped + half * s.it * s.wide, It, s.L, s.wide, to[0] + half * It * s.L);
         add(b.token_down, s.L, It, s.it, to[1]);
       }
-      transpose((Word*)b.channel_gate_up_t, s.d, 2 * s.ic, 2 * s.ic, (Word*)flipped, s.d);
-      for (Index half = 0; half < 2; half++) add(flipped + half * s.ic * s.d, Ic, s.D, s.d, to[2] + half * Ic * s.D);
+      transpose((Word*)b.channel_gate_up_t, s.d, 2 * s.up, 2 * s.up, (Word*)flipped, s.d);
+      for (Index half = 0; half < 2; half++) add(flipped + half * s.up * s.d, Ic, s.D, s.d, to[2] + half * Ic * s.D);
       add(b.channel_down, s.D, Ic, s.ic, to[3]);
     }
     add(g.embed, s.V, s.D, s.d, out[EMBED]);
@@ -420,19 +421,19 @@ class Network : public AnyNetwork {
   // losses.py: log_stablemax; logits become their cross entropy's gradient times `scale`. Returns 1 / the label's probability.
   static float stablemax(float* x, Index V, int label, float scale, Index& right) {
     const float at = x[label];
-    bool best = true;
-    for (Index i = 0; i < V; i++) best &= i < label ? x[i] < at : x[i] <= at;
-    right += best;
     Vec s[MAX_VOCAB / W], slope[MAX_VOCAB / W], sums{};
     const Index vectors = (V + W - 1) / W;
-    Ints first;
+    Ints first, better{};  // -1 where an answer is better than the label; of equal ones the first is
     for (int i = 0; i < W; i++) first[i] = i;
     for (Index k = 0; k < vectors; k++) {
+      const Ints symbol = first + (int)(k * W);
       const Vec z = load(x + k * W), bound = 1.0f + absolute(z);
+      better |= (symbol < (int)V) & ~(symbol < label ? z < at : z <= at);
       slope[k] = 1.0f / bound;
-      s[k] = first + (int)(k * W) < (int)V ? (z < 0.0f ? slope[k] : bound) : Vec{};
+      s[k] = symbol < (int)V ? (z < 0.0f ? slope[k] : bound) : Vec{};
       sums += s[k];
     }
+    right += !any(better);
     const float total = sum(sums), share = 1 / total;
     for (Index k = 0; k < vectors; k++) {
       const Vec target = first + (int)(k * W) == label ? splat(1.0f) : Vec{};

@@ -38,17 +38,19 @@ struct StackedLeft {
 template <class P, bool Keep>
 INLINE void norm_channels(const Sizes& s, float* y, float* scale, typename P::T* out) {
   const Index D = s.d;
+  for (Index l = 0; l < s.even; l++) {
+    Vec squares{};
+    for (Index j = 0; j < D; j += W) {
+      Vec x = load(y + l * D + j);
+      squares += x * x;
+    }
+    scale[l] = sum(squares);
+  }
+  for (Index l = 0; l < s.even; l += W) store(scale + l, 1.0f / square_root(load(scale + l) / (float)s.D + EPS));
   for (Index l = 0; l < s.even; l += 2) {
     float *first = y + l * D, *second = first + D;
-    Vec even{}, odd{};
     for (Index j = 0; j < D; j += W) {
-      Vec a = load(first + j), b = load(second + j);
-      even += a * a, odd += b * b;
-    }
-    float a = 1 / __builtin_sqrtf(sum(even) / s.D + EPS), b = 1 / __builtin_sqrtf(sum(odd) / s.D + EPS);
-    scale[l] = a, scale[l + 1] = b;
-    for (Index j = 0; j < D; j += W) {
-      Vec x = load(first + j) * a, z = load(second + j) * b;
+      Vec x = load(first + j) * scale[l], z = load(second + j) * scale[l + 1];
       store(first + j, x), store(second + j, z);
       if (Keep) P::store_rows(out + l * D + j, D, P::pack(x, z));
     }

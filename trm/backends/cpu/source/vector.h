@@ -49,6 +49,16 @@ INLINE float sum(Vec x) {
 #endif
 }
 
+INLINE bool any(Ints x) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)x, (__m512i)x);
+#else
+  int all = 0;
+  for (int i = 0; i < W; i++) all |= x[i];
+  return all;
+#endif
+}
+
 // 1 / x to float32's precision: an estimate and a step of Newton's method, which is faster than a division.
 INLINE Vec reciprocal(Vec x) {
 #if defined(__AVX512F__)
