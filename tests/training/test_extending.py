@@ -27,7 +27,7 @@ def test_the_printed_optimiser_steps_by_the_momentums_sign(printed):
     # the line that the page asks for is in the schema's list of names
     training = TrainingConfig(lr=0.5, weight_decay=0.0).model_copy(update={"optimizer": "signum"})
     params, gradient = torch.zeros(3), torch.tensor([2.0, -3.0, 0.0])
-    state = flat.moments(training, 3, torch.device("cpu"))
+    state = flat.moments(training, params)
     rates = flat.optimiser(training).rates(training, torch.tensor(1.0), torch.tensor(training.lr))
     flat.update(training, params, gradient, state, None, rates, 2)
     assert params.tolist() == [-0.5, 0.5, 0.0]

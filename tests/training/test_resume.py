@@ -8,11 +8,15 @@ import torch
 
 from tests.damage import DAMAGES, damage
 from tests.training.conftest import after, config, same_weights, train, trainer
+from trm.backends.cpu.device import CpuBackend
 from trm.errors import UserError
+from trm.model.parameters import truncated_normal
+from trm.study.tasks import Sizes
 from trm.training.checkpoints import saving
 from trm.training.checkpoints.folder import CheckpointFolder, load_newest, read_checkpoint
 from trm.training.interrupt import EXIT_UNFINISHED
 from trm.training.outputs import load_weights
+from trm.training.state import TrainState
 
 RUN = {"steps": 20, "snapshots": 2, "micro_batches": 2, "exploration_final": 0.5}
 
@@ -147,3 +151,23 @@ def test_a_stretch_ends_whole_and_the_next_goes_on(dataset_folder, tmp_path):
     assert not (tmp_path / "run" / "training.json").exists()
     resumed = train(run, dataset_folder, tmp_path)
     assert torch.equal(resumed.state.params, whole.state.params)
+
+
+class Apart(CpuBackend):
+    """A CPU whose buffers are a tensor for each parameter, as XLA's are."""
+
+    views = False
+
+
+def test_a_checkpoint_does_not_tell_how_the_parameters_are_stored():
+    run, backends = config(), (CpuBackend(), Apart())
+    whole, apart = (TrainState(run, Sizes(16, 6, 1, 0), b.precision("float32"), b) for b in backends)
+    for number, buffer in enumerate((whole.params, *whole.moments, whole.ema)):
+        for name, view in whole.layout.views(buffer).items():
+            view.copy_(truncated_normal(view.shape, 1.0, number, name))
+    saved, _ = whole.on_host(backends[0], carry=False)
+    assert len(apart.params) == len(apart.layout.shapes)
+    apart.load_shared(saved, backends[1])
+    found, _ = apart.on_host(backends[1], carry=False)
+    assert found.keys() == saved.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in saved.items())

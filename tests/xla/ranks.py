@@ -126,13 +126,16 @@ def trainer(case: str, log: Log, checkpoints: Path) -> Trainer:
 def faults(found: Trainer) -> list[str]:
     """What a run says at a checkpoint if one weight of this host alone is NaN, or differs in its lowest bit."""
     found.compare_workers()
-    host, params, said = found.backend, found.state.params, []
+    host, params, said = found.backend, found.state.params[0], []
     assert isinstance(host, Host)
     host.others, whole = host.gathered, params.clone()
-    for value in (torch.tensor(torch.nan), torch.nextafter(host.fetch(params)[3], torch.tensor(torch.inf))):
+    for value in (
+        torch.tensor(torch.nan),
+        torch.nextafter(host.fetch(params)[0, 3], torch.tensor(torch.inf)),
+    ):
         with torch.no_grad():
             params.copy_(whole)
-            params[3] = value.to(params.device)
+            params[0, 3] = value.to(params.device)
         try:
             found.save()
         except UserError as error:

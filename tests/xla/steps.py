@@ -58,7 +58,7 @@ def train(
         means = named_means(backend.fetch(state.meter.sums).tolist(), 1, run.training.batch_size)
         losses.append([means["train/lm_loss"], means["train/halt_loss"], means["train/grad_norm"]])
         state.meter.sums.zero_()
-    weights = backend.fetch(state.params)
+    weights = state.fetched(state.params, backend)
     checksum = weights.double().square().sum().item()
     return {"losses": losses, "compiled": compiled, "ran": len(ran), "weights": checksum}
 

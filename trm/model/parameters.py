@@ -1,11 +1,13 @@
 """All trained parameters in one flat buffer: one optimiser pass, one all-reduce and one cast per step.
 
 Each parameter starts at a multiple of 32 elements, so that its view is 64-byte aligned in bfloat16 too. The gaps hold
-zeros, which every optimiser leaves at zero.
+zeros, which every optimiser leaves at zero. On XLA, where a view costs a copy, each parameter has its own tensor.
 """
 
+from collections.abc import Callable
+from functools import reduce
 from math import erf, exp, pi, prod, sqrt
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from zlib import crc32
 
 import numpy as np
@@ -18,13 +20,31 @@ from trm.study.schema import ModelConfig
 
 ALIGNMENT = 32
 HALT_BIAS = -5.0
+Buffer = Any
+"""A flat Tensor [size], or list[Tensor]: each parameter in its shape, in the order of the layout."""
+
+
+def tensors(buffer: Buffer) -> list[Tensor]:
+    """The tensors that hold a buffer."""
+    return [buffer] if isinstance(buffer, Tensor) else list(buffer)
+
+
+def mapped(function: Callable[[Tensor], Tensor], buffer: Buffer) -> Buffer:
+    """A buffer of what `function` returns for each tensor."""
+    return function(buffer) if isinstance(buffer, Tensor) else [function(part) for part in buffer]
+
+
+def squared_norm(parts: list[Tensor]) -> Tensor:
+    """The sum of the squares of all elements."""
+    squares = [torch.dot(part, part) if part.dim() == 1 else part.square().sum() for part in parts]
+    return reduce(torch.add, squares)
 
 
 class Moments(NamedTuple):
-    """Optimiser state over the flat buffer; `v` is empty for optimisers without a second moment."""
+    """Optimiser state of the parameters; `v` is an empty tensor for optimisers without a second moment."""
 
-    m: Tensor
-    v: Tensor
+    m: Buffer
+    v: Buffer
 
 
 class Rates(NamedTuple):
@@ -58,12 +78,23 @@ class Layout:
         """The layout of a model on sequences of `seq_len` cells over `vocab` symbols."""
         return cls(parameter_shapes(model, seq_len, vocab))
 
-    def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Each parameter as a view into `flat` [size]."""
+    def views(self, buffer: Buffer) -> dict[str, Tensor]:
+        """Each parameter as a view into a flat buffer, or as its own tensor."""
+        if not isinstance(buffer, Tensor):
+            return dict(zip(self.shapes, buffer, strict=True))
         return {
-            name: flat[self.offsets[name] : self.offsets[name] + prod(shape)].view(shape)
+            name: buffer[self.offsets[name] : self.offsets[name] + prod(shape)].view(shape)
             for name, shape in self.shapes.items()
         }
+
+    def flat(self, buffer: Buffer) -> Tensor:
+        """The buffer as one tensor [size]."""
+        if isinstance(buffer, Tensor):
+            return buffer
+        packed: Tensor = buffer[0].new_zeros(self.size)
+        for view, part in zip(self.views(packed).values(), buffer, strict=True):
+            view.copy_(part)
+        return packed
 
 
 def architecture(model: ModelConfig, dtype: torch.dtype) -> Architecture:

@@ -14,6 +14,7 @@ from trm.backends.registry import load_implementation
 from trm.errors import UserError
 from trm.model.act import Rows
 from trm.model.inference import InferenceNetwork
+from trm.model.parameters import tensors
 from trm.model.scores import Score
 from trm.provenance import loaded_commit, now
 from trm.study.fingerprint import RECIPE_VERSION
@@ -212,15 +213,16 @@ class Trainer:
         """Metric sums, learning rate, and the norms of all weights and of each one by column name, in one transfer."""
         training, state, started = self.config.training, self.state, time.monotonic()
         lr = lr_factor(state.step, training.warmup_steps, training.steps, training.lr_min_ratio) * training.lr
-        weights = {"": state.params, **state.layout.views(state.params)}
+        whole, weights = tensors(state.params), dict(state.layout.views(state.params))
         if state.puzzle_table is not None:
             weights["puzzle.weight"] = state.puzzle_table
-        norms = [torch.linalg.vector_norm(weight, dtype=torch.float32) for weight in weights.values()]
+        norms = [torch.linalg.vector_norm(w, dtype=torch.float32) for w in (*whole, *weights.values())]
         fetched = self.backend.fetch(torch.cat((state.meter.sums, lr[None], torch.stack(norms)))).tolist()
         self.clocks.step += time.monotonic() - started  # the fetch waits for the device
-        size = state.meter.size
-        names = [f"train/weight_norm/{name}".rstrip("/") for name in weights]
-        return fetched[:size], fetched[size], dict(zip(names, fetched[size + 1 :], strict=True))
+        sums, (rate, *found) = fetched[: state.meter.size], fetched[state.meter.size :]
+        total = {"train/weight_norm": math.hypot(*found[: len(whole)])}
+        named = zip((f"train/weight_norm/{name}" for name in weights), found[len(whole) :], strict=True)
+        return sums, rate, total | dict(named)
 
     def _report(self, scores: dict[str, float | None]) -> None:
         sums, lr, norms = self._fetch()
@@ -280,8 +282,9 @@ class Trainer:
             return
         state = self.state
         state.share_average(self.backend)
-        tensors = [state.params, state.ema, state.puzzle_table]
-        words = [self.backend.fetch(t).contiguous().view(torch.uint8) for t in tensors if t is not None]
+        buffers = [state.params, state.ema, state.puzzle_table]
+        held = [tensor for buffer in buffers if buffer is not None for tensor in tensors(buffer)]
+        words = [self.backend.fetch(tensor).contiguous().view(torch.uint8) for tensor in held]
         checksums = self.backend.gather(torch.tensor([zlib.crc32(word.numpy().tobytes()) for word in words]))
         for rank, other in enumerate(checksums):
             if not torch.equal(other, checksums[0]):

@@ -1,13 +1,22 @@
 """All tensors that a training step reads and updates."""
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from trm.backends.base import Backend, Precision
 from trm.model.act import Carry, Rows, empty_carry
-from trm.model.parameters import Layout, architecture, initial_states, initial_weights
+from trm.model.parameters import (
+    Buffer,
+    Layout,
+    architecture,
+    initial_states,
+    initial_weights,
+    mapped,
+    tensors,
+)
 from trm.study.schema import RunConfig
 from trm.study.tasks import Sizes
 from trm.training.memory import micro_batches
@@ -19,7 +28,8 @@ class TrainState:
     """Weights, EMA, optimiser state, puzzle table, batch slots, step count and metric sums.
 
     All tensors are updated in place. `reduced` is summed over the workers once per step: gradients, puzzle gradients,
-    metrics of this step, squared norm of the local gradient, stop request; one tensor if the backend has views.
+    metrics of this step, squared norm of the local gradient, stop request; one tensor if the backend has views, and one
+    for each of these and each parameter otherwise.
     """
 
     def __init__(self, config: RunConfig, puzzles: Sizes, precision: Precision, backend: Backend):
@@ -32,13 +42,18 @@ class TrainState:
         self.micro = micro_batches(config, puzzles, precision.forward, backend)
         length = puzzles.seq_len + model.puzzle_tokens
 
-        self.params = torch.zeros(size, dtype=precision.weights, device=device)
-        self.ema = torch.zeros(size, device=device) if training.ema > 0 else None
+        zeros = partial(torch.zeros, device=device)
+        weights = partial(zeros, dtype=precision.weights)
+        self.params: Buffer = (
+            weights(size) if backend.views else list(map(weights, self.layout.shapes.values()))
+        )
+        like = partial(torch.zeros_like, dtype=torch.float32)
+        self.ema: Buffer = mapped(like, self.params) if training.ema > 0 else None
         self.ema_steps = torch.zeros((), device=device)
         """Updates of the EMA so far. It starts at zero: `bias_corrected` gives the weights to evaluate."""
         self.averages = backend.rank == 0 or config.placement.average == "every"
         """Whether this process updates its EMA."""
-        self.moments = flat.moments(training, size, device)
+        self.moments = flat.moments(training, self.params)
         self.step = torch.zeros((), device=device)
         self.scale = loss_scale.initial_scale(device) if precision.scaled else None
         self.puzzle_table = (
@@ -57,16 +72,16 @@ class TrainState:
         columns = width + (puzzles.num_ids > 1)
         puzzle_rows = puzzles.num_ids if self.puzzle_dense else training.batch_size
         puzzle_size = 0 if self.puzzle_table is None else puzzle_rows * columns
-        sizes = [size, puzzle_size, self.meter.size, 1, 1]
+        sizes = [puzzle_size, self.meter.size, 1, 1]
         if backend.views:
-            self.reduced = [torch.zeros(sum(sizes), device=device)]
-            parts = list(self.reduced[0].split(sizes))
+            self.reduced = [zeros(size + sum(sizes))]
+            self.grads: Buffer
+            self.grads, *self.beside_grads = self.reduced[0].split([size, *sizes])
         else:
-            self.reduced = parts = [torch.zeros(number, device=device) for number in sizes]
-        self.grads, puzzle_grads, self.step_metrics, self.local_norm, self.stop = parts
+            self.grads, self.beside_grads = mapped(like, self.params), list(map(zeros, sizes))
+            self.reduced = [*self.grads, *self.beside_grads]
+        puzzle_grads, self.step_metrics, self.local_norm, self.stop = self.beside_grads
         self.puzzle_grads = puzzle_grads.view(-1, columns)
-        self.beside_grads = parts[1:]
-        """All parts of `reduced` but the gradients."""
 
     def initialise(self, backend: Backend) -> None:
         """Initialise the weights from the run's seed."""
@@ -76,27 +91,27 @@ class TrainState:
 
     def load_weights(self, weights: dict[str, Tensor], backend: Backend) -> None:
         """Set the parameters to `weights`, host tensors by name."""
-        packed = torch.zeros(self.layout.size)
-        for name, view in self.layout.views(packed).items():
-            view.copy_(weights[name])
-        self.params.copy_(backend.place(packed))
+        for name, view in self.layout.views(self.params).items():
+            view.copy_(backend.place(weights[name]))
 
-    def averaged(self) -> Tensor:
-        """The flat weights to evaluate: the bias-corrected EMA, or the parameters of a run without one."""
+    def averaged(self) -> Buffer:
+        """The weights to evaluate: the bias-corrected EMA, or the parameters of a run without one."""
         if self.ema is None:
             return self.params
-        return bias_corrected(self.ema, self.config.training.ema, self.ema_steps)
+        decay, updates = self.config.training.ema, self.ema_steps
+        return mapped(lambda part: bias_corrected(part, decay, updates), self.ema)
 
     def share_average(self, backend: Backend) -> None:
         """Broadcast the EMA from the first worker if only that one updates it."""
         if self.ema is not None and self.config.placement.average == "first":
-            average = backend.fetch(self.ema)
-            backend.broadcast(average)
-            self.ema.copy_(backend.place(average))
+            for part in tensors(self.ema):
+                average = backend.fetch(part)
+                backend.broadcast(average)
+                part.copy_(backend.place(average))
 
-    def shared_tensors(self) -> dict[str, Tensor]:
-        """Tensors that are equal on all workers, by their names in checkpoints."""
-        tensors = {
+    def shared_tensors(self) -> dict[str, Buffer]:
+        """Buffers and tensors that are equal on all workers, by their names in checkpoints."""
+        shared = {
             "params": self.params,
             "moment1": self.moments.m,
             "moment2": self.moments.v,
@@ -107,7 +122,18 @@ class TrainState:
             "metrics": self.meter.sums,
         }
         optional = {"ema": self.ema, "puzzle": self.puzzle_table, "loss_scale": self.scale}
-        return tensors | {name: tensor for name, tensor in optional.items() if tensor is not None}
+        return shared | {name: tensor for name, tensor in optional.items() if tensor is not None}
+
+    def load_shared(self, saved: dict[str, Tensor], backend: Backend) -> None:
+        """Restore `shared_tensors` from host tensors in the format of `on_host`."""
+        for name, buffer in self.shared_tensors().items():
+            whole = [saved[name]] if isinstance(buffer, Tensor) else self.layout.views(saved[name]).values()
+            for tensor, part in zip(tensors(buffer), whole, strict=True):
+                tensor.copy_(backend.place(part))
+
+    def fetched(self, buffer: Buffer, backend: Backend) -> Tensor:
+        """A buffer on the host, flat."""
+        return self.layout.flat(mapped(backend.fetch, buffer))
 
     def changed_tensors(self) -> list[Tensor]:
         """The tensors that a step updates for the next one."""
@@ -116,7 +142,7 @@ class TrainState:
     def row_axes(self) -> list[tuple[Tensor, int | None]]:
         """`changed_tensors`, each with its axis over batch rows (None: equal on all workers)."""
         slots = [named for carry in self.carries for named in flatten_carry(carry).items()]
-        shared = [(tensor, None) for tensor in self.shared_tensors().values()]
+        shared = [(part, None) for buffer in self.shared_tensors().values() for part in tensors(buffer)]
         return [*shared, *((tensor, row_axis(name)) for name, tensor in slots)]
 
     def carry_bytes(self) -> int:
@@ -125,14 +151,17 @@ class TrainState:
         return sum(tensor.numel() * tensor.element_size() for tensor in fields)
 
     def on_host(self, backend: Backend, carry: bool) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
-        """`shared_tensors` and, with `carry`, this worker's slots (z_H, z_L [L, b, D]; others [b, ...]) in host memory.
+        """`shared_tensors`, buffers flat, and, with `carry`, this worker's slots (z_H, z_L [L, b, D]; others [b, ...]).
 
-        Called by all processes.
+        In host memory. Called by all processes.
         """
         slots = [flatten_carry(part) for part in self.carries] if carry else []
         named = {f"{name}/{k}": tensor for k, part in enumerate(slots) for name, tensor in part.items()}
-        host = backend.fetch_all(self.shared_tensors() | named)
-        shared = {name: host[name] for name in self.shared_tensors()}
+        buffers = self.shared_tensors()
+        held = {f"{name}/{k}": part for name, b in buffers.items() for k, part in enumerate(tensors(b))}
+        host = backend.fetch_all(held | named)
+        parts = iter([host[name] for name in held])
+        shared = {name: self.layout.flat(mapped(lambda _: next(parts), b)) for name, b in buffers.items()}
         if not carry:
             return shared, None
         return shared, join_carries(

@@ -14,7 +14,7 @@ from trm.backends.registry import load_implementation
 from trm.model.act import Carry, Rows, halt, refill, with_noise
 from trm.model.definition import Architecture
 from trm.model.losses import expected_further_steps, halting_loss, judge
-from trm.model.parameters import Layout
+from trm.model.parameters import Buffer, Layout, squared_norm, tensors
 from trm.study.stages import Recursion
 from trm.training.metrics import INDEX
 from trm.training.optim import flat, loss_scale, puzzle
@@ -88,7 +88,7 @@ class TrainStep:
         state: TrainState,
         originals: Rows,
         backend: Backend,
-        build: Callable[[Layout, Tensor, Tensor, Architecture], Any] | None = None,
+        build: Callable[[Layout, Buffer, Buffer, Architecture], Any] | None = None,
     ):
         self.state, self.originals, self.backend = state, originals, backend
         build = build or load_implementation(backend.implementation).network
@@ -161,7 +161,7 @@ class TrainStep:
         with torch.no_grad():
             incoming = transformed(self.originals, batch)
             carry = refill(slots, incoming, state.h_init, state.l_init)
-            before = state.grads.clone() if state.micro > 1 and k else None
+            before = [part.clone() for part in tensors(state.grads)] if state.micro > 1 and k else None
         rows = carry.rows
         puzzle_BD = None
         if state.puzzle_table is not None:
@@ -196,8 +196,10 @@ class TrainStep:
             bins = torch.arange(1, config.model.halt_max_steps + 1, device=steps.device, dtype=steps.dtype)
             histogram = ((steps[:, None] == bins) * counted[:, None]).sum(0)
             state.step_metrics.add_(state.meter.batch(sums, histogram))
-            added = state.grads if before is None else state.grads - before
-            state.local_norm.add_(torch.dot(added, added))
+            added = tensors(state.grads)
+            if before is not None:
+                added = [new - old for new, old in zip(added, before, strict=True)]
+            state.local_norm.add_(squared_norm(added))
             if puzzle_BD is not None:
                 assert puzzle_BD.grad is not None
                 self._collect_puzzle(k, rows.puzzle, puzzle_BD.grad)
@@ -216,11 +218,12 @@ class TrainStep:
     def _update(self) -> None:
         """Update weights, EMA and puzzle table from the reduced gradients."""
         state, training = self.state, self.state.config.training
-        step = state.step + 1
+        step, grads = state.step + 1, tensors(state.grads)
         if state.scale is not None:
-            state.grads.div_(state.scale[0])
+            for part in grads:
+                part.div_(state.scale[0])
             state.local_norm.div_(state.scale[0].square())
-        squared = torch.dot(state.grads, state.grads)
+        squared = squared_norm(grads)
         norm, finite = squared.sqrt(), torch.isfinite(squared)
         loss = state.step_metrics[INDEX["lm_loss"]] + state.step_metrics[INDEX["halt_loss"]]
         loss = loss + state.step_metrics[INDEX["cost_loss"]]
@@ -237,7 +240,9 @@ class TrainStep:
             kept = [(tensor, tensor.clone()) for tensor in self._trained()]
             state.scale.copy_(loss_scale.adjusted(state.scale, finite))
         if training.max_grad_norm is not None:
-            state.grads.mul_((training.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+            clip = (training.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            for part in grads:
+                part.mul_(clip)
 
         factor = lr_factor(step, training.warmup_steps, training.steps, training.lr_min_ratio)
         rates = flat.optimiser(training).rates(training, step, factor * training.lr)
@@ -255,8 +260,8 @@ class TrainStep:
 
     def _trained(self) -> list[Tensor]:
         state = self.state
-        tensors = [state.params, *state.moments, state.ema, state.ema_steps, state.puzzle_table]
-        return [tensor for tensor in tensors if tensor is not None]
+        buffers = [state.params, *state.moments, state.ema, state.ema_steps, state.puzzle_table]
+        return [tensor for buffer in buffers if buffer is not None for tensor in tensors(buffer)]
 
     def _update_puzzle(self, table: Tensor, lr: Tensor | float) -> None:
         state, gradient = self.state, self.state.puzzle_grads

@@ -17,7 +17,7 @@ from trm.backends.base import switch
 from trm.backends.tpu import recursion
 from trm.model import definition
 from trm.model.definition import Architecture, Weights
-from trm.model.parameters import Layout
+from trm.model.parameters import Buffer, Layout
 from trm.model.plain import PlainRounds
 from trm.study.activations import WORKING_APPLICATIONS
 from trm.study.slices import hbm_gib
@@ -133,24 +133,6 @@ def recursion_round(
     return apply(z_H + z_L), z_L
 
 
-class Unpacked(torch.autograd.Function):
-    """The parameters in the flat buffer. Backward concatenates their gradients: on XLA, adding a gradient into a view
-    costs a pass over the buffer."""
-
-    @staticmethod
-    def forward(ctx: Any, flat: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-        ctx.layout = layout
-        return tuple(view.clone() for view in layout.views(flat).values())
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        starts = [*ctx.layout.offsets.values(), ctx.layout.size]
-        parts = []
-        for grad, start, end in zip(grads, starts, starts[1:], strict=False):
-            parts.append(F.pad(grad.reshape(-1), (0, end - start - grad.numel())))
-        return torch.cat(parts), None
-
-
 class XlaNetwork:
     """Same interface as `trm.model.plain.PlainNetwork`.
 
@@ -160,24 +142,25 @@ class XlaNetwork:
     for as many blocks as do not fit).
     """
 
-    def __init__(self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture):
+    def __init__(self, layout: Layout, params: Buffer, grads: Buffer, arch: Architecture):
         self._layout, self._arch, self._params, self._grads = layout, arch, params, grads
         self.remat: bool | None = None
         self.kernels: bool | None = None
         self._keep: int | None = None
-        self._flat = params
+        self._weights: dict[str, Tensor] = {}
 
     def prepare(self) -> None:
         """Read the current weights and zero the gradients."""
-        self._grads.zero_()
-        # the gradients of all uses are summed in float32, even for bfloat16 weights
-        self._flat = self._params.detach().to(self._grads.dtype).requires_grad_()
-        self._flat.grad = self._grads
+        grads = self._layout.views(self._grads)
+        for name, weight in self._layout.views(self._params).items():
+            # the gradients of all uses are summed in float32, even for bfloat16 weights
+            leaf = self._weights[name] = weight.detach().to(grads[name].dtype).requires_grad_()
+            leaf.grad = grads[name].zero_()
 
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        w, arch = dict(zip(self._layout.shapes, Unpacked.apply(self._flat, self._layout))), self._arch
+        w, arch = self._weights, self._arch
         mesh = mesh_of(z_H)
         length, rows = z_H.shape[0], z_H.shape[1] // mesh.devices
         if self.kernels is None:
@@ -217,7 +200,7 @@ class XlaNetwork:
 
     def _free_bytes(self) -> float:
         """Memory of a chip that is left beside weights, gradients and optimizer state."""
-        return HBM_SHARE * hbm_gib() * 2**30 - 28.0 * self._params.numel()
+        return HBM_SHARE * hbm_gib() * 2**30 - 28.0 * self._layout.size
 
 
 class XlaRounds(PlainRounds):

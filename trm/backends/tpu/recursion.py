@@ -30,29 +30,60 @@ def usable(w: Weights, arch: Architecture, length: int, rows: int) -> bool:
 
 
 def kernel_weights(w: Weights, arch: Architecture, length: int) -> list[list[Tensor]]:
-    """Per block, the mixer's and then the channel SwiGLU's weights in the kernels' layout, float32."""
+    """Per block, the mixer's two weights and the channel SwiGLU's, float32: tokens padded and heads interleaved but
+    otherwise as in the model: were their gradients transposed, XLA would transpose the optimiser's state every step."""
     missing = padded_length(length) - length
     blocks = []
     for i in range(arch.layers):
         prefix = f"blocks.{i}."
         if prefix + "token_mlp.down" in w:
-            gate, up = F.pad(w[prefix + "token_mlp.gate_up"], (0, missing)).chunk(2)
-            mixer = [gate * 0.5, up, F.pad(w[prefix + "token_mlp.down"], (0, 0, 0, missing))]
+            gate_up = F.pad(w[prefix + "token_mlp.gate_up"], (0, missing))
+            mixer = [gate_up, F.pad(w[prefix + "token_mlp.down"], (0, 0, 0, missing))]
         else:
-            q, k, v = w[prefix + "attention.qkv"].t().chunk(3, dim=1)
-            head = q.shape[1] // arch.heads
-            q, k = (interleave_heads(weight, head) for weight in (q, k))
-            mixer = [q * head**-0.5, k, v, w[prefix + "attention.out"].t()]
-        gate, up = w[prefix + "channel_mlp.gate_up"].t().chunk(2, dim=1)
-        blocks.append([*mixer, gate * 0.5, up, w[prefix + "channel_mlp.down"].t()])
+            q, k, v = w[prefix + "attention.qkv"].chunk(3)
+            head = len(q) // arch.heads
+            qkv = torch.cat((interleave_heads(q, head) * head**-0.5, interleave_heads(k, head), v))
+            mixer = [qkv, w[prefix + "attention.out"]]
+        blocks.append([*mixer, w[prefix + "channel_mlp.gate_up"], w[prefix + "channel_mlp.down"]])
     return blocks
 
 
 def interleave_heads(weight: Tensor, head: int) -> Tensor:
-    """Reorder the columns of a query or key weight [D, D]: within each group of heads, 128 channels wide, the first
-    halves of all heads, then the second halves."""
-    reordered: Tensor = weight.unflatten(1, (-1, LANES // head, 2, head // 2)).transpose(2, 3).flatten(1)
+    """Reorder the rows of a query or key weight [D, D]: within each group of heads, 128 channels wide, the first halves
+    of all heads, then the second halves."""
+    reordered: Tensor = weight.unflatten(0, (-1, LANES // head, 2, head // 2)).transpose(1, 2).flatten(0, 3)
     return reordered
+
+
+def operands(weights: Sequence[Tensor]) -> list[Tensor]:
+    """One block's `kernel_weights` split and oriented as the kernels take them, with halved gates."""
+    mix_in, mix_out, gate_up, down = weights
+    gate, up = gate_up.chunk(2)
+    channel = [gate.t() * 0.5, up.t(), down.t()]
+    if is_token(weights):
+        gate, up = mix_in.chunk(2)
+        return [gate * 0.5, up, mix_out, *channel]
+    return [*(part.t() for part in mix_in.chunk(3)), mix_out.t(), *channel]
+
+
+def is_token(weights: Sequence[Tensor]) -> bool:
+    """Whether the mixer of these `kernel_weights` is a SwiGLU: two inner weights in one, not queries, keys, values."""
+    return len(weights[0]) == 2 * weights[1].shape[1]
+
+
+def with_halved_gates(grads: list[Tensor]) -> list[Tensor]:
+    """Gradients of the `kernel_weights` of all blocks, given those with respect to halved gates."""
+
+    def halved(grad: Tensor) -> Tensor:
+        row = torch.arange(len(grad), device=grad.device)
+        return grad * torch.where(row < len(grad) // 2, 0.5, 1.0)[:, None]  # one pass, without parts to join
+
+    blocks = [grads[i : i + 4] for i in range(0, len(grads), 4)]
+    found: list[Tensor] = []
+    for block in blocks:
+        mix_in, mix_out, gate_up, down = block
+        found += [halved(mix_in) if is_token(block) else mix_in, mix_out, halved(gate_up), down]
+    return found
 
 
 def rotary_tables(length: int, head: int, device: torch.device) -> list[Tensor]:
@@ -169,7 +200,7 @@ class Saved(NamedTuple):
 class Rounds:
     """Recursion rounds on one device.
 
-    `weights`: from `kernel_weights`, in bfloat16. `keep`: number of the last round's block applications that keep their
+    `weights`: from `operands`, in bfloat16. `keep`: number of the last round's block applications that keep their
     activations.
     """
 
@@ -183,17 +214,17 @@ class Rounds:
     def build(
         cls, x: Tensor, flat: Sequence[Tensor], arch: Architecture, mesh: Mesh, length: int, keep: int = 0
     ) -> Self:
-        """From the global input and the flat list of float32 kernel weights."""
-        count = len(flat) // arch.layers
+        """From the global input and the flat list of `kernel_weights`."""
         tables = []
         if arch.rope:
             head = x.shape[1] // arch.heads
             positions = padded_length(length)
             tables = [mesh.to_local(t, False) for t in rotary_tables(positions, head, x.device)]
-        weights = [mesh.to_local(weight.to(arch.dtype), False) for weight in flat]
+        weights = [weight.to(arch.dtype) for weight in flat]
+        blocks = [operands(weights[i : i + 4]) for i in range(0, len(weights), 4)]
         rows = x.shape[0] // padded_length(length) // mesh.devices
         kernels = Kernels(rows, length, x.shape[1], arch, tables)
-        return cls(kernels, [weights[i : i + count] for i in range(0, len(weights), count)], keep)
+        return cls(kernels, [[mesh.to_local(part, False) for part in block] for block in blocks], keep)
 
     def forward(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Saved] | None = None
@@ -215,15 +246,13 @@ class Rounds:
         return total.to(grad.dtype)
 
     def gradients(self) -> list[Tensor]:
-        """This device's weight gradients, in the order and shapes of the weights."""
+        """This device's gradients of `kernel_weights`, but with respect to halved gates."""
         gradients = []
-        for channel, down, *mixer in self.sums:
+        for gate_up, down, *mixer in self.sums:
             if self._kind == "token":
                 gate, up, back = (part.sum(0) for part in mixer)
-                gradients += [gate, up, back.t()]
-            else:
-                gradients += [*mixer[0].chunk(3, dim=1), mixer[1]]
-            gradients += [*channel.chunk(2, dim=1), down]
+                mixer = [torch.cat((gate, up)), back.t()]
+            gradients += [*mixer, gate_up, down]
         return gradients
 
     def _stack(self, streams: Sequence[Tensor], saved: list[Saved] | None) -> Tensor:
@@ -254,14 +283,14 @@ class Rounds:
             mixer_sum, *inner, between, channel_sum, hidden, slopes = kept
             x = inner.pop() if len(streams) == 2 else streams[0]
             grad, gt, dhu = self._kernels.run("channel", [grad, channel_sum, slopes], weights[-3:])
-            new = [transposed_product(between, dhu), transposed_product(hidden, gt)]
+            new = [transposed_product(dhu, between), transposed_product(gt, hidden)]
             if self._kind == "token":
                 grad, *rest = self._kernels.run("token", [grad, mixer_sum, x], weights[:-3])
                 new += rest
             else:
                 attended, qkv = inner
                 grad, gt, dqkv = self._kernels.run("attention", [grad, mixer_sum, qkv], weights[:-3])
-                new += [transposed_product(x, dqkv), transposed_product(attended, gt)]
+                new += [transposed_product(dqkv, x), transposed_product(gt, attended)]
             sums[:] = [old + value for old, value in zip(sums, new, strict=True)] if sums else new
         return grad
 
@@ -313,7 +342,7 @@ class Recursion(torch.autograd.Function):
         mesh, rounds = ctx.mesh, ctx.rounds
         grad_x = mesh.to_global(rounds.backward(mesh.to_local(grad_H, True), ctx.saved))
         sums = rounds.gradients()
-        grads = [mesh.to_global(tensor[None]).sum(0) for tensor in sums]
+        grads = with_halved_gates([mesh.to_global(tensor[None]).sum(0) for tensor in sums])
         return None, None, None, None, None, None, None, grad_x, *grads
 
 

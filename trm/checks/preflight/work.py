@@ -70,8 +70,7 @@ class Trial:
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of `tensors`."""
-        for name, tensor in self.state.shared_tensors().items():
-            tensor.copy_(self.backend.place(tensors[name]))
+        self.state.load_shared(tensors, self.backend)
         carry = {n.removeprefix("carry."): t for n, t in tensors.items() if n.startswith("carry.")}
         self.state.load_carry(carry, self.backend)
 
@@ -137,7 +136,7 @@ def gradients(site: Site) -> str:
     trial, reference = Trial(site, backend), Trial(site, HostReference())
     trial.step(1)
     reference.step(1)
-    gradient, expected = backend.fetch(trial.state.grads), reference.state.grads
+    gradient, expected = trial.state.fetched(trial.state.grads, backend), reference.state.grads
     error = float((gradient - expected).norm() / expected.norm())
     if not error < 1e-3:
         raise UserError(
@@ -179,7 +178,7 @@ def resume(site: Site) -> str:
         again.load(load_file(file))
     numbers = range(site.steps + 1, site.steps + 1 + MORE_STEPS)
     expected, actual = ([one.step(number) for number in numbers] for one in (trial, again))
-    ours, theirs = backend.fetch(trial.state.params), backend.fetch(again.state.params)
+    ours, theirs = (one.state.fetched(one.state.params, backend) for one in (trial, again))
     error = float((ours - theirs).norm() / ours.norm())
     if not error <= (1e-4 if backend.name == "cuda" else 0.0):  # GPU sums have no fixed order
         raise UserError(

@@ -65,8 +65,7 @@ class Saver:
         saved = {
             "ema_steps": torch.tensor(math.inf)
         } | loaded.state  # before 1.1: an EMA that started at the weights
-        for name, tensor in state.shared_tensors().items():
-            tensor.copy_(self.backend.place(saved[name]))
+        state.load_shared(saved, self.backend)
         if loaded.carry is not None:
             first = self.backend.worker * state.local_batch
             part = {
@@ -84,8 +83,8 @@ class Saver:
             record.snapshots[k] = load(self.folder.read_extra(f"snapshot-{k}.safetensors"))
 
     def snapshot(self, k: int, state: TrainState, record: Record) -> None:
-        views = state.layout.views(self.backend.fetch(state.params))
-        record.snapshots[k] = {name: tensor.clone() for name, tensor in views.items()}
+        fetched = self.backend.fetch_all(state.layout.views(state.params))
+        record.snapshots[k] = {name: tensor.clone() for name, tensor in fetched.items()}
         if self.backend.rank == 0:
             self.folder.write_extra(f"snapshot-{k}.safetensors", save(record.snapshots[k]))
 

@@ -10,7 +10,7 @@ from trm.model.parameters import Layout, Rates
 from trm.study.schema import TrainingConfig
 
 Part = tuple[slice, tuple[int, ...]]
-"""A part of the flat buffers, and the shape in which `Optimiser.direction` gets it."""
+"""A part of the buffers, and the shape in which `Optimiser.direction` gets it."""
 
 
 def chunks(start: int, stop: int, length: int) -> Iterator[Part]:
@@ -38,10 +38,11 @@ class Optimiser(ABC):
         one = torch.ones_like(step)
         return Rates(1 - lr * training.weight_decay, lr * one, one, one, step)
 
-    def parts(self, layout: Layout | None, size: int, chunk: int) -> Iterator[Part]:
-        """Parts of the flat buffers of `size` elements, one for each call of `direction`: chunks of at most `chunk`
-        elements, unless the optimiser needs to see matrices."""
-        return chunks(0, size, chunk)
+    def parts(self, layout: Layout | None, shape: torch.Size, chunk: int) -> Iterator[Part]:
+        """Parts of tensors of this shape, one for each call of `direction`: chunks of at most `chunk` elements, unless
+        the optimiser needs to see matrices."""
+        size = shape.numel()
+        return chunks(0, size, chunk) if size > chunk else iter([(slice(None), tuple(shape))])
 
     @abstractmethod
     def direction(self, training: TrainingConfig, g: Tensor, m: Tensor, v: Tensor, rates: Rates) -> Tensor:

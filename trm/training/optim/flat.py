@@ -1,15 +1,16 @@
-"""One optimiser step with decoupled weight decay and EMA, in one pass over flat buffers.
+"""One optimiser step with decoupled weight decay and EMA, in one pass over the buffers.
 
 The pass is chunked, so that a CPU reads each buffer from memory once and keeps intermediate results in cache. Rates are
 0-d tensors on the device, so that no step recompiles.
 """
 
+from functools import partial
 from importlib import import_module
 
 import torch
 from torch import Tensor
 
-from trm.model.parameters import Layout, Moments, Rates
+from trm.model.parameters import Buffer, Layout, Moments, Rates, mapped, tensors
 from trm.study.schema import TrainingConfig
 from trm.training.optim.base import Optimiser
 
@@ -20,23 +21,23 @@ def optimiser(training: TrainingConfig) -> Optimiser:
     return instance
 
 
-def moments(training: TrainingConfig, size: int, device: torch.device) -> Moments:
-    """Zero moments for `size` parameters."""
-    second = size if optimiser(training).second_moment else 0
-    return Moments(torch.zeros(size, device=device), torch.zeros(second, device=device))
+def moments(training: TrainingConfig, params: Buffer) -> Moments:
+    """Zero moments for these parameters."""
+    first, second = (mapped(partial(torch.zeros_like, dtype=torch.float32), params) for _ in range(2))
+    return Moments(first, second if optimiser(training).second_moment else tensors(first)[0].new_zeros(0))
 
 
 def update(
     training: TrainingConfig,
-    params: Tensor,
-    grads: Tensor,
+    params: Buffer,
+    grads: Buffer,
     state: Moments,
-    ema: Tensor | None,
+    ema: Buffer | None,
     r: Rates,
     chunk: int,
     layout: Layout | None = None,
 ) -> None:
-    """Update parameters, p = keep * p - step_size * direction, and EMA in place, in buffers of equal size.
+    """Update parameters, p = keep * p - step_size * direction, and EMA in place, in buffers of equal shape.
 
     The EMA is not bias-corrected (`trm.training.state.bias_corrected`).
 
@@ -44,11 +45,17 @@ def update(
     the parameters are, for optimisers of matrices.
     """
     method = optimiser(training)
-    for part, shape in method.parts(layout, params.numel(), chunk):
+    if layout is not None and not isinstance(params, Tensor):
+        second = state.v if method.second_moment else [state.v] * len(params)
+        rows = zip(params, grads, state.m, second, ema or [None] * len(params), strict=True)
+        for (name, shape), (p, g, m, v, average) in zip(layout.shapes.items(), rows, strict=True):
+            update(training, p, g, Moments(m, v), average, r, chunk, Layout({name: shape}))
+        return
+    for part, shape in method.parts(layout, params.shape, chunk):
         g, m = grads[part].view(shape), state.m[part].view(shape)
         v = state.v[part].view(shape) if method.second_moment else state.v
-        direction = method.direction(training, g, m, v, r).flatten()
         p = params[part]
+        direction = method.direction(training, g, m, v, r).view(p.shape)
         if p.dtype == torch.float32:
             p.mul_(r.keep).sub_(direction.mul_(r.step_size))
         else:

@@ -24,14 +24,14 @@ RMS = 0.2  # of a step, about that of Adam's, so that learning rates carry over
 class Muon(AdamAtan2):
     """Parts of the blocks are matrices [fused, out, in], the others vectors. No second moment of a matrix is used."""
 
-    def parts(self, layout: Layout | None, size: int, chunk: int) -> Iterator[Part]:
+    def parts(self, layout: Layout | None, shape: torch.Size, chunk: int) -> Iterator[Part]:
         if layout is None:
             raise ValueError("Muon needs the layout of the parameters")
-        for name, shape in layout.shapes.items():
-            start, length = layout.offsets[name], prod(shape)
-            if name.startswith("blocks.") and len(shape) == 2:
+        for name, (rows, *columns) in layout.shapes.items():
+            start, length = layout.offsets[name], rows * prod(columns)
+            if name.startswith("blocks.") and columns:
                 fused = FUSED.get(name.rpartition(".")[2], 1)
-                yield slice(start, start + length), (fused, shape[0] // fused, shape[1])
+                yield slice(start, start + length), (fused, rows // fused, *columns)
             else:
                 yield from chunks(start, start + length, chunk)
 
