@@ -177,6 +177,18 @@ def test_a_panel_of_no_experiment_is_refused_unless_it_is_inherited(check):
     assert project.selection.figures["scaling_laws"].experiments == ("isoflop",)
 
 
+def test_each_panel_of_the_main_figure_is_a_target_of_its_own():
+    selection = open_project({"experiments": "report", "study": "config/laptop.yaml"}).selection
+    panels = {stem: selection.figures[stem] for stem in selection.figures if stem.startswith("scaling_laws_")}
+    assert [figure.experiments for figure in panels.values()] == [("isoflop",)] * 2 + [
+        ("supervision_compute",),
+        ("restarts",),
+    ]
+    assert [*panels] == [f"scaling_laws_{letter}" for letter in "abcd"]
+    assert not {*panels} & {figure.stem for figure in selection.shown}  # the report shows the whole
+    assert not [one for figure in panels.values() for one in figure.spec.alone()]
+
+
 def test_an_experiment_that_needs_a_file_says_which(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     sentence = "real_sudoku is not run: needs --config sudoku_csv=PATH"

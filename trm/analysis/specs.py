@@ -8,6 +8,7 @@ derived quantities (`parameters`, `train_flops`) or configuration keys (`data.tr
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -155,6 +156,10 @@ class Figure(Spec):
     def experiments(self, experiment: str) -> tuple[str, ...]:
         """The experiments whose tables this figure of `experiment` reads."""
         return (experiment,)
+
+    def alone(self) -> Sequence[Figure]:
+        """Its panels as figures of their own, where each can stand alone."""
+        return ()
 
 
 class TableRun(Spec):

@@ -53,8 +53,20 @@ class Selection:
 
     @cached_property
     def figures(self) -> dict[str, Figure]:
-        """Every figure of the scale by its stem. Figures over several experiments show those that are selected.
-        UserError: figures of two experiments have one name."""
+        """Every figure of the scale by its stem, and every panel of one that can stand alone, which only its own target
+        asks for. UserError: figures of two experiments have one name."""
+        found = dict(self._whole)
+        for figure in self._whole.values():
+            for panel in figure.spec.alone():
+                if panel.name not in found:
+                    where = f"{self._catalogue.path}: figures"
+                    one = self._catalogue.figure(panel.model_dump(mode="json"), "", where, found)
+                    found |= {one.stem: one} if one else {}
+        return found
+
+    @cached_property
+    def _whole(self) -> dict[str, Figure]:
+        """The figures that the study lists. Figures over several experiments show those that are selected."""
         catalogue = self._catalogue
         found: dict[str, Figure] = {}
         owners: dict[str, str] = {}
@@ -96,7 +108,7 @@ class Selection:
         """The figures of the report: those whose experiments are all selected."""
         return [
             figure
-            for figure in self.figures.values()
+            for figure in self._whole.values()
             if all(name in self.experiments for name in figure.experiments)
         ]
 

@@ -1,4 +1,5 @@
-"""`scaling_laws`: what the study found, one message a panel. A figure of the whole study."""
+"""`scaling_laws`: what the study found, one message a panel. A figure of the whole study; `scaling_laws_a` is its first
+panel alone."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from trm.errors import UserError
 
 ONE_COLUMN = 3.4
 """Inches of a figure with a single panel."""
+LETTERS = "abcdefghijkl"
 
 
 class Panel(Strict):
@@ -64,6 +66,22 @@ class Spec(Figure):
     def experiments(self, experiment: str = "") -> tuple[str, ...]:
         return tuple(dict.fromkeys(panel.experiment for panel in self.panels))
 
+    def cells(self) -> list[tuple[Panel, ...]]:
+        """What is drawn in each place: neighbours that show one choice's `best` share one."""
+        return [
+            tuple(found)
+            for _, found in groupby(self.panels, lambda panel: (panel.show, panel.best, panel.equal))
+        ]
+
+    def alone(self) -> list[Spec]:
+        """Each place as a figure of one column, `scaling_laws_a` the first."""
+        cells = self.cells() if self.name else []
+        return [
+            self.model_copy(update={"name": f"{self.name}_{letter}", "panels": cell})
+            for letter, cell in zip(LETTERS, cells)
+            if len(cells) > 1
+        ]
+
 
 class Shown(NamedTuple):
     """One panel as drawn."""
@@ -75,12 +93,10 @@ class Shown(NamedTuple):
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One panel a finding; a panel whose experiment has no table yet says so."""
-    cells = [
-        list(found) for _, found in groupby(spec.panels, lambda panel: (panel.show, panel.best, panel.equal))
-    ]
+    cells = spec.cells()
     figure, axes = common.panels(len(cells), 2.3) if len(cells) > 1 else common.canvas(ONE_COLUMN, 2.5)
     shown, headings = [], []
-    for letter, cell, axis in zip("abcdefghijkl", cells, np.ravel(axes)):
+    for letter, cell, axis in zip(LETTERS, cells, np.ravel(axes)):
         mark = f"{letter}  " if len(cells) > 1 else ""
         try:
             drawn = _SHOW[cell[0].show](axis, cell, tables, fits)
