@@ -157,7 +157,7 @@ class Progress:
         return ", ".join(self.names.get(job.run, [])[:2]) or job.name if job.rule == "train" else job.text
 
     def validation(self, job: Job, progress: LastLine) -> str:
-        """The latest validation of a training, with the supervision steps after which answers were read; "": none yet."""
+        """The latest validation of a training, with the supervision steps of its answers; "": none yet."""
         if progress.validation == "-":
             return ""
         steps = self.names.get(job.run, ["", "", ""])[2]

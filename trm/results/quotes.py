@@ -12,9 +12,9 @@ the paragraph:
     [=width]: results/isoflop_laptop/README.md "isoflop_laptop finding kind=optimum metric=model.d_model"
 
 A query names a folder of docs/results, a metric and the cells that select its rows: the mean over seeds with the 95 %
-interval that figures give it. `less` gives the paired difference to other rows. With `finding` for a metric, the cells select one row of
-the folder's findings.csv: its value with its interval, `verdict` or `text` as the last word that. `bare` as the last
-word leaves the interval out.
+interval that figures give it. `less` gives the paired difference to other rows. With `finding` for a metric, the cells
+select one row of the folder's findings.csv: its value with its interval, `verdict` or `text` as the last word that.
+`bare` as the last word leaves the interval out.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title="Accuracy by supervision steps at test time",
         caption=(
-            "Each model is measured after several numbers of supervision steps. Faint: seeds. Bars: 95 % interval; grey: "
-            "of the test set alone."
+            "Each model is measured after several numbers of supervision steps. Faint: seeds. Bars: 95 % interval; "
+            "grey: of the test set alone."
         ),
         findings=sorted(found, key=lambda item: -item.value),  # the largest gain is the answer
     )
