@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.analysis.conftest import figure
 from trm.analysis.fits import fit_table
 from trm.analysis.report.verdicts import Verdict, verdict
 from trm.analysis.specs import Check, FitSpec
@@ -42,3 +43,24 @@ def test_levels_laws_and_what_was_not_run(tables: dict[str, Table]) -> None:
     assert verdict([Check(above=0.5)], None, []).state == "not tested"
     with pytest.raises(ValueError, match="give one of law, exponent, than"):
         Check(law="parameters", above=0.5)
+
+
+@pytest.mark.parametrize(
+    ("at_8", "end"),
+    [
+        ((0.5, [0.45, 0.55]), "(expected: 0.3 to 0.8)."),
+        ((0.2, [0.1, 0.4]), "At 8 test steps it is 0.20 [0.10, 0.40]."),
+        ((None, None), "its side changes at 8 steps."),
+    ],
+)
+def test_an_exponent_counts_only_if_other_test_steps_agree(
+    tables: dict[str, Table], at_8: tuple[Any, Any], end: str
+) -> None:
+    spec = figure(kind="isoflop", best="model.halt_max_steps").fits("isoflop")[0].model_dump(mode="json")
+    law = {"value": 0.5, "interval": [0.4, 0.6], "doubts": [], "local": None}
+    rulers = [{"steps": 8, "value": at_8[0], "interval": at_8[1]}]
+    fit = {"spec": spec, "groups": [{"laws": {"x": law}, "optima": [], "ruler": 32, "rulers": rulers}]}
+    check = {"metric": "cross_entropy", "exponent": "model.halt_max_steps", "between": [0.3, 0.8]}
+    made = found(tables["two_decades"], check, fits=[fit])
+    assert made.state == ("supported" if end.startswith("(") else "undecided")
+    assert made.why.endswith(end)

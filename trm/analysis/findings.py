@@ -93,9 +93,8 @@ class Finding:
     def text(self) -> str:
         """One sentence, by the template of its kind."""
         clause = getattr(self, f"_{self.kind}")()
-        where = (
-            f"{'with' if self.place.startswith(('“', 'any')) else 'at'} {self.place}, " if self.place else ""
-        )
+        named = self.place.startswith("“") or " attempts" in self.place
+        where = f"{'with' if named else 'at'} {self.place}, " if self.place else ""
         return sentence((where if self.kind != "interaction" else "") + clause) + "."
 
     @property

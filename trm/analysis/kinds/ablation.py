@@ -6,10 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.findings import Finding, compared, significant
+from trm.analysis.kinds.restarts import attempts_of
 from trm.analysis.labels import label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, Metric, Scalar
-from trm.analysis.words import changed, count, noun, number, sentence, setting_in_words, signed, value_name
+from trm.analysis.words import (
+    changed,
+    count,
+    listed,
+    noun,
+    number,
+    sentence,
+    setting_in_words,
+    signed,
+    value_name,
+)
 from trm.errors import UserError
 from trm.study.schema import EvaluationConfig, RunConfig
 
@@ -60,7 +71,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
                 pairs[hue, value] = (series[baseline], series[value])
         axes[0, 1].plot(0, values.index(baseline) + shifts[hue], "|", color=shades[hue], markersize=8)
     base_name = setting_in_words(spec.x, baseline)
-    where = {hue: setting_in_words(spec.hue, hue) if spec.hue else "" for hue in parts}
+    chosen = attempts_of(spec.where)
+    where = {
+        hue: listed([*filter(None, [chosen, spec.hue and setting_in_words(spec.hue, hue)])]) for hue in parts
+    }
     names = {(hue, value): (setting_in_words(spec.x, value), base_name, where[hue]) for hue, value in pairs}
     found = compared(spec.y, pairs, names.__getitem__)
     for (hue, value), change in found.items():

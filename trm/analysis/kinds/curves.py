@@ -74,7 +74,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         caption="Thin: seeds; thick: their mean"
         + "; validation after Nsup steps" * spec.metric.startswith("eval/")
         + "."
-        + gap * " Right, after the test steps: exact accuracy on training (bar) and test puzzles (dot).",
+        + gap
+        * " Second panel, after the test steps: exact accuracy on training (bar) and test puzzles (dot).",
         findings=findings,
         remarks=words,
     )

@@ -30,6 +30,12 @@ PICKED = {
 """Policies as a sentence names them."""
 
 
+def attempts_of(where: Mapping[str, Any]) -> str:
+    """`any of 8 attempts` for settings with a policy and its number of attempts; empty for others."""
+    chooser = CHOOSERS.get(where.get("policy", "")) if "restarts" in where else None
+    return f"{PICKED[chooser]} {where['restarts']} attempts" if chooser else ""
+
+
 class Spec(Figure):
     """Left: solved by any attempt, one colour a policy. Right: by the attempt that is chosen."""
 

@@ -20,10 +20,12 @@ HERE = Path(__file__).parent
 BADGES = {"supported": "established", "undecided": "open"}
 """Verdict of a finding -> the word of its badge; `supported` is a word for hypotheses."""
 TERMS = (
-    "A supervision step is one call of the model, which improves its last answer. Nsup: the most supervision steps of "
-    "a puzzle in training. d: the width of the model. Attempt: a new start at the same puzzle, which is rearranged or "
-    "relabelled (symmetry) or whose states are disturbed (noise). Halt logit: how far the model trusts its answer. "
-    "Nats per cell: the loss; 0.1 is a probability of 90 % for the right digit, 0.7 one of 50 %."
+    "A supervision step is one call of the model, which improves its last answer. Nsup: supervision steps of a puzzle "
+    "in training. n: updates of the latent state in a step. d: the width of the model. Attempt: a new start at the "
+    "same puzzle, which is rearranged or relabelled (symmetry) or whose states are disturbed (noise). Halt logit: how "
+    "far the model trusts its answer. Nats per cell: the loss; 0.1 is a probability of 90 % for the right digit, 0.7 "
+    "one of 50 %. Established: the interval excludes zero. A hypothesis is undecided if the interval leaves the range "
+    "that it names."
 )
 """What the words of the first screen mean."""
 NO_BREAK = "\u00a0"

@@ -5,12 +5,12 @@ from typing import Any, Literal, NamedTuple
 
 from trm.analysis import stats
 from trm.analysis.findings import compared, level
-from trm.analysis.kinds.restarts import CHOOSERS, PICKED
+from trm.analysis.kinds.restarts import attempts_of
 from trm.analysis.labels import label, lower_is_better
 from trm.analysis.laws import findings_of_fit
 from trm.analysis.specs import Check
 from trm.analysis.tables import Table
-from trm.analysis.words import goal, listed, measured, noun, number, setting_in_words
+from trm.analysis.words import estimate, goal, listed, measured, noun, number, setting_in_words
 from trm.errors import UserError
 
 State = Literal["supported", "contradicted", "undecided", "not tested"]
@@ -104,7 +104,8 @@ def _law(check: Check, fits: Sequence[Mapping[str, Any]]) -> Verdict:
         for ruler in fit["groups"][0].get("rulers", ()):
             if state != "undecided" and state != _within(ruler["interval"], bounds):
                 at = f"{ruler['steps']} test steps" if ruler["steps"] else "each run's best test steps"
-                return Verdict("undecided", f"{text} It is otherwise at {at}.")
+                other = estimate(ruler["value"], ruler["interval"])
+                return Verdict("undecided", f"{text} At {at} it is {other}.")
         return Verdict(state, text)
     return Verdict("not tested", f"no law of {noun(str(x))} was fitted")
 
@@ -119,7 +120,6 @@ def _within(interval: Sequence[float] | None, bounds: tuple[float, float]) -> St
 def _named(where: Mapping[str, Any]) -> str:
     """Settings in words; a policy and its number of attempts are one: `any of 8 attempts`."""
     where = dict(where)
-    chooser = CHOOSERS.get(where.get("policy", "")) if "restarts" in where else None
-    several = [f"{PICKED[chooser]} {where['restarts']} attempts"] if chooser else []
+    several = [words] if (words := attempts_of(where)) else []
     rest = {name: value for name, value in where.items() if not several or name not in ("policy", "restarts")}
     return listed([*several, *(setting_in_words(name, value) for name, value in rest.items())])
