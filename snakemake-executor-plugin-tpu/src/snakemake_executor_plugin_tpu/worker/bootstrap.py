@@ -4,6 +4,7 @@
 It prints to the serial console until the loop is there. Standard library only, one file, for Python 3.10.
 """
 
+import fcntl
 import hashlib
 import io
 import json
@@ -110,6 +111,17 @@ def main() -> None:
     os.umask(0o077)
     os.chdir(home.parent)
     (home / "code").mkdir(parents=True, exist_ok=True)
+    alone = os.open(
+        home / "startup.lock", os.O_CREAT | os.O_RDWR
+    )  # until this process and its child have ended
+    try:
+        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(
+            f"snakemake-tpu: host {orders['rank']} has its loop already; its log is {home}/host.log",
+            flush=True,
+        )
+        return
     tried("the code of the loop", fetch, orders, home / "code" / orders["code"])
     print(f"snakemake-tpu: host {orders['rank']} starts its loop; its log is {home}/host.log", flush=True)
     if os.fork():
