@@ -281,7 +281,8 @@ class View:
         if jobs:
             progress = jobs[0].progress() if jobs[0].rule == "train" else None
             parts.append(study.name_of(jobs[0]) + (f", {progress.percent} %" if progress else ""))
-            parts += [part for part in [progress and study.validation(jobs[0], progress)] if part]
+            measured = study.validation(jobs[0], progress) if progress else ""
+            parts += [measured] if measured else []
         parts += [count(len(jobs) - 1, "other job")] if len(jobs) > 1 else []
         return ", ".join([*parts, self._left()])
 
