@@ -31,7 +31,8 @@ def project(folder: Path, points: int) -> None:
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
     if points:
         document = yaml.safe_load((folder / "config/laptop.yaml").read_text())
-        del document["extends"], document["report"], document["study"]
+        for shared in ("extends", "report", "study", "figures"):
+            document.pop(shared, None)
         document["scales"]["laptop"]["seeds"] = [0]
         grid = {"product": {"training.steps": list(range(100, 100 + points))}}
         figures = [{"kind": "law", "x": "train_flops"}]

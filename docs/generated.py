@@ -4,8 +4,11 @@ python docs/generated.py            # in the checkout: writes them (`make schema
 python docs/generated.py --check    # prints which are out of date (`make lint`)
 """
 
+import ast
+import inspect
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +73,34 @@ _WORDS = {
 }
 
 
+def meanings(model: type[BaseModel]) -> dict[str, str]:
+    """Field -> its docstring, which pydantic could read too, but at every start of every command."""
+    body = ast.parse(inspect.getsource(model)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }  # fmt: skip
+
+
 def schema_text() -> str:
     """JSON schema of a study, for editors that check while typing."""
     schema = StudyFile.model_json_schema()
-    for section, model in (("model", ModelConfig), ("data", DataConfig), ("training", TrainingConfig)):
-        schema.setdefault("$defs", {})[section] = model.model_json_schema(ref_template="#/$defs/{model}")
+    for section, part_of in (("model", ModelConfig), ("data", DataConfig), ("training", TrainingConfig)):
+        schema.setdefault("$defs", {})[section] = part_of.model_json_schema(ref_template="#/$defs/{model}")
+    parts = {part["title"]: part for outer in _objects(schema) for part in _objects(outer)}
+    for model in (model for _, model in TABLES if model.__name__ in parts):
+        for name, meaning in meanings(model).items():
+            parts[model.__name__]["properties"][name]["description"] = meaning
     return json.dumps(schema, indent=1, sort_keys=True) + "\n"
+
+
+def _objects(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """A schema and those that it defines."""
+    return [schema, *schema.get("$defs", {}).values()]
 
 
 def keys_text() -> str:
@@ -84,8 +109,9 @@ def keys_text() -> str:
     for heading, model in TABLES:
         rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
         schemas = model.model_json_schema()["properties"]
+        described = meanings(model)
         for name, field in model.model_fields.items():
-            meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+            meaning = " ".join(described.get(name, "").split()).replace("|", "\\|")
             rows.append(f"| `{name}` | {_type(schemas[name])} | {_key_default(field)} | {meaning} |")
         parts.append(f"### {heading}\n\n" + "\n".join(rows))
     return "\n\n".join(parts)

@@ -51,7 +51,7 @@ Where = dict[Annotated[str, _known("column", (*_COLUMNS, "policy", "split", "res
 class Spec(BaseModel):
     """Immutable; an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class FitSpec(Spec):

@@ -109,14 +109,14 @@ def _shared(names: list[str]) -> str:
 def _configs(args: argparse.Namespace) -> dict[str, Any]:
     from trm.cli.study import project_of
     from trm.errors import UserError
-    from trm.study.fingerprint import run_name
+    from trm.study.fingerprint import run_names
     from trm.study.merge import nearest
     from trm.study.reading import config_argument
     from trm.study.schema import RunConfig
 
     if args.run_config:
         config = config_argument(RunConfig, args.run_config, "--run-config")
-        return {run_name(config): config}
+        return {run_names(config, [config.seed])[0]: config}
     runs = project_of(args).runs
     for name in args.run or ():
         if name not in runs:

@@ -24,9 +24,7 @@ OVERRIDE = re.compile(r"[\s,]+(?=[A-Za-z_]\w*(?:\.\w+)+\s*=)")
 class Settings(BaseModel):
     """Keys of Snakemake's `config` that the pipeline reads. Variables of the study (`$name`) come beside them."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, coerce_numbers_to_str=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
     study: str = "config/experiments.yaml"
     """The study's file."""

@@ -6,7 +6,7 @@ out, so a new field with a neutral default changes no existing name.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trm.study.dataset_identity import training_identity
@@ -26,7 +26,11 @@ def canonical_json(value: Any) -> str:
         TypeError: for a value without a stable form (sets, objects, non-string keys).
         ValueError: for NaN and infinities.
     """
-    return json.dumps(_stable(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _text(_stable(value))
+
+
+def _text(stable: Any) -> str:
+    return json.dumps(stable, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _stable(value: Any) -> Any:
@@ -41,7 +45,11 @@ def _stable(value: Any) -> Any:
 
 def digest(value: Any) -> str:
     """SHA-256 (64 hexadecimal digits) of a value's canonical JSON."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    return _sha256(_stable(value))
+
+
+def _sha256(stable: Any) -> str:
+    return hashlib.sha256(_text(stable).encode()).hexdigest()
 
 
 def run_identity(config: RunConfig) -> dict[str, Any]:
@@ -69,6 +77,12 @@ def run_fingerprint(config: RunConfig) -> str:
     return digest(run_identity(config))
 
 
+def run_names(config: RunConfig, seeds: Sequence[int]) -> list[str]:
+    """`<slug>-s<seed>-<hash8>` of a run with each seed, such as sudoku9-mlp-d512-...-s0-1a2b3c4d."""
+    slug, identity = _slug(config), _stable(run_identity(config))
+    return [f"{slug}-s{seed}-{_sha256({**identity, 'seed': seed})[:8]}" for seed in seeds]
+
+
 def evaluation_marks(data: DataConfig) -> dict[str, str]:
     """How an evaluation decides what earlier versions decided otherwise: entries of its file and of its identity."""
     return {"ties": "mean halt probability"} if spec_of(data.task).votes else {}
@@ -77,11 +91,6 @@ def evaluation_marks(data: DataConfig) -> dict[str, str]:
 def evaluation_fingerprint(config: EvaluationConfig, marks: Mapping[str, str]) -> str:
     """SHA-256 of an evaluation's settings and `evaluation_marks`; the folder's name identifies the run."""
     return digest({**config.model_dump(exclude_defaults=True), **marks})
-
-
-def run_name(config: RunConfig) -> str:
-    """`<slug>-<hash8>`, such as sudoku9-mlp-d512-...-s0-1a2b3c4d."""
-    return f"{_slug(config)}-{run_fingerprint(config)[:8]}"
 
 
 def task_slug(data: DataConfig) -> str:
@@ -97,5 +106,5 @@ def _slug(config: RunConfig) -> str:
     placed += f"-w{place.workers}" if place.workers else ""
     return (
         f"{task_slug(config.data)}-{mixer}-d{config.model.d_model}-T{config.model.h_cycles}n{config.model.l_cycles}"
-        f"-p{puzzles or 'all'}a{config.data.augmentations}-b{config.training.batch_size}{placed}-s{config.seed}"
+        f"-p{puzzles or 'all'}a{config.data.augmentations}-b{config.training.batch_size}{placed}"
     )

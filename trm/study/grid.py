@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from trm.errors import UserError
 from trm.study.experiment import SHARED, Experiment, Grid, Scale, StudyFile, inherit
-from trm.study.fingerprint import canonical_json, run_name
+from trm.study.fingerprint import canonical_json, run_names
 from trm.study.input_files import fill_variables, with_checksums
 from trm.study.merge import LENGTHS, Flat, check_key, flatten, merge_layers, nearest, resolve, section
 from trm.study.points import Point, ResolvedExperiment, Run, Study
@@ -278,14 +278,12 @@ def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -
     config, measured = typed(with_checksums(flat, where), seeds[0], where, label)
     if len(set(seeds)) < len(seeds):
         raise UserError(f"{where}: duplicate seed in {seeds}")
-    runs = []
-    for seed in seeds:
-        seeded = config.model_copy(update={"seed": seed})
-        try:
-            runs.append(Run(run_name(seeded), seeded))
-        except UserError as error:  # no data set can have this combination of fields
-            raise UserError(f"{where}, point {label}: {error}") from error
-    return Point(coords, label, tuple(runs), measured)
+    try:
+        names = run_names(config, seeds)
+    except UserError as error:  # no data set can have this combination of fields
+        raise UserError(f"{where}, point {label}: {error}") from error
+    seeded = (config.model_copy(update={"seed": seed}) for seed in seeds)
+    return Point(coords, label, tuple(map(Run, names, seeded)), measured)
 
 
 def _forced_point(

@@ -53,7 +53,7 @@ Range = Annotated[tuple[int, int], BeforeValidator(_range)]
 class Section(BaseModel):
     """Immutable and strict: unknown keys and values of another type are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @field_validator("*", mode="wrap")
     @classmethod
