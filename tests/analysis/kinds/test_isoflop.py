@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import isoflop
+from benchmarks.claims import WIDTHS, studied_widths
 from tests.analysis.conftest import figure
 from tests.analysis.synthetic import experiment
 from trm.analysis.drawing import save, styled
@@ -137,8 +137,8 @@ def test_a_law_is_claimed_of_simulated_studies_where_there_is_one(
     curvature: str, exponent: float, claimed: bool
 ) -> None:
     """With seeds shared by all points. Widths that grow with the budget feign a law where the best one is the same."""
-    bends, width = next(truth[1::2] for truth in isoflop.TRUTHS if truth[::2] == (curvature, exponent))
-    groups = (isoflop.studied(bends, exponent, width, index, 0.7) for index in range(10))
+    bends, width = next(truth[1::2] for truth in WIDTHS if truth[::2] == (curvature, exponent))
+    groups = (studied_widths(bends, exponent, width, index, 0.7) for index in range(10))
     laws = sum(bool(finding_of(group).sign) for group in groups)
     assert laws >= 7 if claimed else laws <= 1
 

@@ -9,7 +9,7 @@ of each: the logarithms do not bend.
 
 Grids that move with the budget pull flat parabolas' vertices along, and so feign a law. Therefore `isoflop` fits a
 second time with one curvature for all budgets, which needs no vertex inside a grid but errs where curvatures differ: a
-law is claimed where this fit establishes a minimum, and its intervals cover those of both (benchmarks/isoflop.py).
+law is claimed where this fit establishes a minimum, and its intervals cover those of both (benchmarks/claims.py).
 """
 
 from collections.abc import Mapping
