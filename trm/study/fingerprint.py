@@ -33,11 +33,15 @@ def _text(stable: Any) -> str:
     return json.dumps(stable, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+STABLE = frozenset((str, int, bool, type(None)))
+"""Most values, for which no call is worth its time: an identity has fifty, and a study thousands of runs."""
+
+
 def _stable(value: Any) -> Any:
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise TypeError(f"{list(value)} are not stable keys: keys must be text")
-        return {key: _stable(item) for key, item in value.items()}
+        return {key: item if type(item) in STABLE else _stable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_stable(item) for item in value]
     return value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0

@@ -13,7 +13,7 @@ from trm.errors import UserError
 from trm.study.experiment import SHARED, Experiment, Grid, Scale, StudyFile, inherit
 from trm.study.fingerprint import canonical_json, run_names
 from trm.study.input_files import fill_variables, with_checksums
-from trm.study.merge import LENGTHS, Flat, check_key, flatten, merge_layers, nearest, resolve, section
+from trm.study.merge import LENGTHS, Flat, check_key, flatten, merge_layers, nearest, resolve, sections
 from trm.study.points import Point, ResolvedExperiment, Run, Study
 from trm.study.reading import NO_FORMULA, error_sentence, first_error, read_with_lines
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
@@ -259,14 +259,14 @@ def typed(flat: Flat, seed: Any, where: str, label: str = "") -> tuple[RunConfig
     Raises:
         UserError: names `where`, the point's `label`, and the key.
     """
-    flat, place = resolve(flat, where), f"{where}, point {label}" if label else where
-    run = {name: section(flat, name) for name in ("model", "data", "training", "placement")}
+    run, place = sections(resolve(flat, where)), f"{where}, point {label}" if label else where
+    measured = run.pop("evaluation")
     try:
         config = RunConfig.model_validate({**run, "seed": seed})
     except ValidationError as error:
         raise UserError(f"{place}: {error_sentence(error, RunConfig)}") from error
     try:
-        return config, EvaluationConfig.model_validate(section(flat, "evaluation"))
+        return config, EvaluationConfig.model_validate(measured)
     except ValidationError as error:
         raise UserError(f"{place}: evaluation: {error_sentence(error, EvaluationConfig)}") from error
 

@@ -127,12 +127,11 @@ def resolve(flat: Flat, where: str) -> Flat:
 
 def _steps_within(budget: float, flat: Flat, where: str) -> int:
     """The most steps whose training FLOPs stay within the budget."""
-    fields = section(flat, "training").items()
-    known = {key: value for key, value in fields if key in TrainingConfig.model_fields}
-    many = 10**6
+    given, many = sections(flat), 10**6
+    known = {key: value for key, value in given["training"].items() if key in TrainingConfig.model_fields}
     try:
-        model = ModelConfig.model_validate(section(flat, "model"))
-        data = DataConfig.model_validate(section(flat, "data"))
+        model = ModelConfig.model_validate(given["model"])
+        data = DataConfig.model_validate(given["data"])
         training = TrainingConfig.model_validate({**known, "steps": many})
         sizes = shape(data)
     except (ValidationError, UserError):
@@ -192,6 +191,10 @@ def _number(value: Any, key: str, where: str) -> float | int:
     return value
 
 
-def section(flat: Flat, name: str) -> dict[str, Any]:
-    """The fields of one section: `{"model.d_model": 64}` -> `{"d_model": 64}` for model."""
-    return {key[len(name) + 1 :]: value for key, value in flat.items() if key.startswith(f"{name}.")}
+def sections(flat: Flat) -> dict[str, dict[str, Any]]:
+    """The fields of every section: `{"model.d_model": 64}` -> `{"model": {"d_model": 64}, "data": {}, ...}`."""
+    found: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+    for key, value in flat.items():
+        name, _, field = key.partition(".")
+        found[name][field] = value
+    return found
