@@ -119,6 +119,9 @@ class RecordedStep(ReplayedStep):
 
     def __call__(self, batch: AnyBatch, recursion: Recursion) -> None:
         torch_xla.sync()
+        for tensor, axis in self.state.row_axes():  # as the step before it left them
+            if axis is not None:
+                tensor.copy_(self.backend.place_rows(torch.zeros(tensor.shape, dtype=tensor.dtype), axis))
         self.trace(batch, recursion)
         tensors = [*self.state.changed_tensors(), *self.state.reduced]
         pending = XLA._check_tensor_need_materialization(tensors)
