@@ -29,28 +29,27 @@ LARGE = {
     **POOL, "box_rows": 3, "box_cols": 3, "clues_min": 30, "clues_max": 50, "pool": 32000, "train_puzzles": 30000,
     "augmentations": 0, "validation_puzzles": 256,
 }  # fmt: skip
-MODEL = {"d_model": 64, "layers": 1, "h_cycles": 1, "l_cycles": 2}
+MODEL = {"layers": 1, "h_cycles": 1, "l_cycles": 3, "puzzle_tokens": 1, "expansion": 1.0, "multiple": 8}
 TRAINING = {
-    "batch_size": 64,
-    "weight_decay": 0.1,
     "puzzle_weight_decay": 0.1,
-    "ema": 0.99,
+    "weight_decay": 0.2,
+    "optimizer": "muon",
+    "beta1": 0.8,
     "precision": "auto",
 }
 CASES: dict[str, tuple[int, float, dict[str, Any]]] = {
     "6x6": (32, 0.793e12, {
-        "data": SMALL,
-        "model": MODEL | {"d_model": 48, "halt_max_steps": 3, "puzzle_tokens": 0, "expansion": 1.0, "multiple": 8},
-        "training": TRAINING | {"batch_size": 32, "steps": 706, "lr": 0.021, "lr_min_ratio": 0.1,
-                                "warmup_steps": 20, "weight_decay": 0.3, "beta1": 0.8, "start_noise": 0.05,
-                                "curriculum": [{"until": 0.1, "halt_max_steps": 1},
-                                               {"until": 0.3, "halt_max_steps": 2}]},
+        "data": SMALL | {"curriculum": [{"until": 0.4, "hints": [0, 4]}]},
+        "model": MODEL | {"d_model": 32, "halt_max_steps": 3},
+        "training": TRAINING | {"batch_size": 32, "steps": 516, "lr": 0.06, "lr_min_ratio": 0.05, "warmup_steps": 10,
+                                "ema": 0.98, "start_noise": 0.05, "step_noise": 0.05,
+                                "curriculum": [{"until": 0.3, "halt_max_steps": 1}]},
     }),
     "9x9": (64, 20.4e12, {
         "data": LARGE,
-        "model": MODEL | {"halt_max_steps": 8, "puzzle_tokens": 1, "expansion": 2.0, "multiple": 32},
-        "training": TRAINING | {"steps": 979, "lr": 0.013, "lr_min_ratio": 0.1, "warmup_steps": 50,
-                                "weight_decay": 0.5, "beta1": 0.8},
+        "model": MODEL | {"d_model": 64, "halt_max_steps": 8},
+        "training": TRAINING | {"batch_size": 48, "steps": 1571, "lr": 0.02, "lr_min_ratio": 0.0, "warmup_steps": 78,
+                                "beta2": 0.97, "ema": 0.995},
     }),
 }  # fmt: skip
 """Supervision steps of the test, training FLOPs of the laptop study's recipe, and the run."""

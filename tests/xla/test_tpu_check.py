@@ -1,13 +1,17 @@
 """Tiny steps traced and compiled by libtpu for a v4 host: memory under a bound, nothing gathered, one all-reduce."""
 
 import json
+import re
+from ast import literal_eval
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.shell import ROOT, python
+from trm.checks.tpu_check.worker import environment
 from trm.study.schema import RunConfig
+from trm.study.slices import parse_slice
 
 from .steps import config
 
@@ -35,6 +39,25 @@ def is_tiny(result: dict[str, Any], chips: int, puzzle_vectors: bool = False) ->
     assert sums <= 3
     assert result["collectives"] == {"all-reduce": sums} | ({"all-gather": 1} if puzzle_vectors else {})
     assert not result["remat"]
+
+
+RECORDED = """
+import re
+from tests.xla.steps import config
+from trm.checks.tpu_check import check, worker
+run = config("mlp", batch_size=24, precision="bfloat16")
+text = worker.trace_training(run, check.sizes_of(run), None)[0]
+given = text.partition("@main(")[2].partition(") -> ")[0]
+print(re.findall(r"tensor<(?:\\d+x)?24x[^>]*>(?: {[^}]*})?", given))
+"""
+
+
+def test_every_argument_of_a_recorded_step_with_rows_is_sharded():
+    """As on a pod from the second step on; else each chip of the compiled program held the slots of all."""
+    done = python("-c", RECORDED, env=environment(parse_slice("v4-8")), cwd=ROOT, check=True)
+    rows = literal_eval(done.stdout.splitlines()[-1])
+    assert len(rows) > 5
+    assert all(re.search(r"devices=\[(1,)?4", row) for row in rows), rows
 
 
 def test_what_does_not_fit_fits_with_the_knob_that_is_named(tmp_path):
