@@ -169,7 +169,14 @@ def value_name(value: Any, column: str = "") -> str:
             return f"{value:.6g}"
         return number(float(value)) if abs(value) >= 1e6 else f"{value:.4g}"
     text = str(value)
-    names = {"mlp": "MLP", "adam_atan2": "Adam-atan2", "adamw": "AdamW", "lion": "Lion", "ema": "EMA"}
+    names = {
+        "mlp": "MLP",
+        "adam_atan2": "Adam-atan2",
+        "adamw": "AdamW",
+        "lion": "Lion",
+        "muon": "Muon",
+        "ema": "EMA",
+    }
     return names.get(text, text.replace("_", " "))
 
 
