@@ -114,6 +114,7 @@ def test_a_second_run_waits_for_a_living_one(fresh):
     ("given", "sets", "passed"),
     [
         ("-n ema", [], "-n ema"),
+        ("--config scale=gpu ema -n", [], "ema -n --config scale=gpu"),
         ("-C experiments=ema -n --config=logs=there", ["training.steps=10"],
          "-n --config experiments=ema logs=there set=training.steps=10"),
         ("--cores 1 -- ema", ["training.steps=10"], "--cores 1 --config set=training.steps=10 -- ema"),

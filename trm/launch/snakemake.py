@@ -20,10 +20,8 @@ PERIOD = 0.25
 
 
 def with_config(arguments: list[str], pairs: list[str], point: str | None = None) -> list[str]:
-    """Snakemake's arguments with `--set` pairs and `--point` in its `--config`, joined with a `--config` that is there
-    already (Snakemake takes only the last one). UserError: a pair is not section.key=value."""
-    if not pairs and not point:
-        return arguments
+    """Snakemake's arguments with `--set` pairs and `--point` in its `--config`, joined with those that are there already
+    (Snakemake takes only the last one, and fails at a target behind it). UserError: a pair is not section.key=value."""
     parse_overrides(pairs)  # refused here, before Snakemake starts
     end = arguments.index("--") if "--" in arguments else len(arguments)
     arguments, targets = arguments[:end], arguments[end:]
@@ -45,7 +43,7 @@ def with_config(arguments: list[str], pairs: list[str], point: str | None = None
         added.append("set=" + " ".join([*own, *pairs]))
     if point:
         added.append(f"point={point}")
-    return [*kept, "--config", *added, *targets]
+    return [*kept, *(["--config", *added] if added else []), *targets]
 
 
 def launch(arguments: list[str]) -> int:
