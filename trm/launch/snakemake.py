@@ -20,8 +20,9 @@ PERIOD = 0.25
 
 
 def with_config(arguments: list[str], pairs: list[str], point: str | None = None) -> list[str]:
-    """Snakemake's arguments with `--set` pairs and `--point` in its `--config`, joined with those that are there already
-    (Snakemake takes only the last one, and fails at a target behind it). UserError: a pair is not section.key=value."""
+    """Snakemake's arguments with `--set` pairs and `--point` in its `--config`, joined with a `--config` that is there
+    already (Snakemake takes only the last one, and fails at a target behind it). UserError: a pair is not
+    section.key=value."""
     parse_overrides(pairs)  # refused here, before Snakemake starts
     end = arguments.index("--") if "--" in arguments else len(arguments)
     arguments, targets = arguments[:end], arguments[end:]

@@ -2,7 +2,7 @@
 
 The residual stream is [N, D] bfloat16, N = B * L, puzzle-major, with tokens padded to a multiple of 8. Between
 `Mesh.to_local` and `Mesh.to_global` every tensor is one device's shard. Weight gradients are summed on each device in
-float32; backward ends with one flat sum over the devices.
+float32; backward ends with their sum over the devices, which each sends in bfloat16.
 """
 
 from collections.abc import Sequence
@@ -347,7 +347,7 @@ class Recursion(torch.autograd.Function):
 
 
 def summed(tensor: Tensor, mesh: Mesh) -> Tensor:
-    """The sum over the devices of one device's gradient, sent in bfloat16: half the bytes, and its rounding is far below
+    """The sum over the devices of one device's gradient, sent in bfloat16: half the bytes. Its rounding is far below
     that of the products (`tests/xla/test_kernels.py`)."""
     if mesh.devices == 1:
         return tensor
