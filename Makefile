@@ -100,9 +100,9 @@ test-full: envs
 	@$(if $(filter 1,$(XLA)),,echo "Skipped: the tests of the TPU backend (torch_xla has wheels for Linux on x86-64 only, or XLA=0 was given)")
 	@$(MAKE) --no-print-directory --jobs=2 test-services $(if $(filter 1,$(XLA)),test-xla PROCESSES=1)
 
-# four processes: these tests wait about half of their time
+# six processes: these tests wait for more than half of their time
 test-services: $(VENV)/.ready
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m full
+	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder -m full
 
 PROCESSES ?= 2
 test-xla: $(TPU_VENV)/.ready
