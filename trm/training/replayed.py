@@ -42,8 +42,8 @@ class ReplayedStep(TrainStep):
             self.before_update()  # a running program cannot be stopped
             self._replays[kind].run(batch)
         else:
-            tensors = [*self.state.changed_tensors(), *self.state.reduced]
-            self._replays[kind] = Replay(lambda: self.trace(batch, recursion), tensors, batch)
+            changed = self.state.changed_tensors()
+            self._replays[kind] = Replay(lambda: self.trace(batch, recursion), changed, batch)
         self._calls[kind] += 1
         if self.backend.compilations() > before and self._calls[kind] > SETTLED:
             self._say_late(self._calls[kind])
@@ -55,8 +55,7 @@ class ReplayedStep(TrainStep):
         Otherwise the partitioner may return sharded weights, which the next step's program does not accept.
         """
         super().__call__(batch, recursion)
-        every = [*self.state.row_axes(), *((part, None) for part in self.state.reduced)]
-        axes = [(tensor, axis) for tensor, axis in every if tensor.dim()]
+        axes = [(tensor, axis) for tensor, axis in self.state.row_axes() if tensor.dim()]
         changed = torch_xla._XLAC._check_tensor_need_materialization([tensor for tensor, _ in axes])
         for (tensor, axis), new in zip(axes, changed, strict=True):
             if new:

@@ -121,7 +121,8 @@ def output_shapes(kernel: Kernel) -> list[tuple[tuple[int, ...], str]]:
     """Shapes and dtypes of a kernel's results."""
     rows, width, inner = kernel.puzzles * kernel.padded, kernel.width, kernel.inner
     if kernel.kind == "token" and kernel.backward:
-        return [((rows, width), "bfloat16")] + [((2, inner, kernel.padded), "float32")] * 3
+        sums = [((2, units, kernel.padded), "float32") for units in (2 * inner, inner)]
+        return [((rows, width), "bfloat16"), *sums]
     if kernel.backward:
         widths = [width, width, 3 * width if kernel.kind == "attention" else 2 * inner]
     else:

@@ -63,11 +63,12 @@ def load_input(streams: Sequence[Any], part: slice) -> Any:
 
 
 def token_forward(length: int, keep: bool, added: bool, *refs: Any) -> None:
-    streams, (wg, wu, wd, y, *kept) = refs[: 1 + added], refs[1 + added :]
+    streams, (w, wd, y, *kept) = refs[: 1 + added], refs[1 + added :]
+    inner = wd.shape[1]
     for c in range(0, y.shape[1], LANES * 2):
         part = slice(c, min(c + LANES * 2, y.shape[1]))
         x_LC = load_input(streams, part)
-        h, u = dot(wg[...], x_LC), dot(wu[...], x_LC)
+        h, u = dot(w[:inner], x_LC), dot(w[inner:], x_LC)
         t = f32(x_LC) + dot(wd[...], bf16((h + h * jnp.tanh(h)) * u))
         if keep:
             kept[0][:, part] = bf16(t)
@@ -82,9 +83,9 @@ def silu(h: Any) -> tuple[Any, Any]:
     return h * s, s * (1 + h * (2 - s))
 
 
-def token_backward(
-    length: int, g: Any, t: Any, x: Any, wg: Any, wu: Any, wd: Any, dx: Any, *sums: Any
-) -> None:
+def token_backward(length: int, g: Any, t: Any, x: Any, w: Any, wd: Any, dx: Any, *sums: Any) -> None:
+    inner = wd.shape[1]
+
     @pl.when(pl.program_id(1) == 0)
     def _() -> None:
         for total in sums:
@@ -95,36 +96,34 @@ def token_backward(
         x_LC = x[:, part]
         gt = rms_norm_backward(f32(g[:, part]), f32(t[:, part]), 0, length)
         gt_LC = bf16(gt)
-        h, u, d = dot(wg[...], x_LC), dot(wu[...], x_LC), dot(wd[...], gt_LC, 0, 0)
+        h, u, d = dot(w[:inner], x_LC), dot(w[inner:], x_LC), dot(wd[...], gt_LC, 0, 0)
         gate, slope = silu(h)
         hidden, dh, du = bf16(gate * u), bf16(d * u * slope), bf16(d * gate)
-        dx[:, part] = bf16(gt + dot(wg[...], dh, 0, 0) + dot(wu[...], du, 0, 0))
-        sums[0][0] += dot(dh, x_LC, 1, 1)
-        sums[1][0] += dot(du, x_LC, 1, 1)
-        sums[2][0] += dot(hidden, gt_LC, 1, 1)
+        dx[:, part] = bf16(gt + dot(w[:inner], dh, 0, 0) + dot(w[inner:], du, 0, 0))
+        sums[0][0, :inner] += dot(dh, x_LC, 1, 1)
+        sums[0][0, inner:] += dot(du, x_LC, 1, 1)
+        sums[1][0] += dot(hidden, gt_LC, 1, 1)
 
 
-def channel_forward(keep: bool, x: Any, wg: Any, wu: Any, wd: Any, y: Any, *kept: Any) -> None:
-    x_ND, inner = x[...], wg.shape[1]
+def channel_forward(keep: bool, x: Any, w: Any, wd: Any, y: Any, *kept: Any) -> None:
+    x_ND, inner = x[...], len(wd)
     t = f32(x_ND)
     for i in range(0, inner, CHUNK):
-        part = slice(i, i + CHUNK)
-        h, u = dot(x_ND, wg[:, part]), dot(x_ND, wu[:, part])
+        part, second = slice(i, i + CHUNK), slice(inner + i, inner + i + CHUNK)
+        h, u = dot(x_ND, w[:, part]), dot(x_ND, w[:, second])
         gate, slope = silu(h)
         hidden = bf16(gate * u)
         if keep:
-            kept[1][:, part], kept[2][:, part] = hidden, bf16(u * slope)
-            kept[2][:, inner + i : inner + i + CHUNK] = bf16(gate)
+            kept[1][:, part] = hidden
+            kept[2][:, part], kept[2][:, second] = bf16(u * slope), bf16(gate)
         t += dot(hidden, wd[part])
     if keep:
         kept[0][...] = bf16(t)
     y[...] = bf16(rms_norm(t, 1, t.shape[1])[0])
 
 
-def channel_backward(
-    g: Any, t: Any, slopes: Any, wg: Any, wu: Any, wd: Any, dx: Any, gt: Any, dhu: Any
-) -> None:
-    inner = wg.shape[1]
+def channel_backward(g: Any, t: Any, slopes: Any, w: Any, wd: Any, dx: Any, gt: Any, dhu: Any) -> None:
+    inner = len(wd)
     total = rms_norm_backward(f32(g[...]), f32(t[...]), 1, t.shape[1])
     gt_ND = bf16(total)
     gt[...] = gt_ND
@@ -133,7 +132,7 @@ def channel_backward(
         d = dot(gt_ND, wd[part], 1, 1)
         dh, du = bf16(d * f32(slopes[:, part])), bf16(d * f32(slopes[:, second]))
         dhu[:, part], dhu[:, second] = dh, du
-        total += dot(dh, wg[:, part], 1, 1) + dot(du, wu[:, part], 1, 1)
+        total += dot(dh, w[:, part], 1, 1) + dot(du, w[:, second], 1, 1)
     dx[...] = bf16(total)
 
 
@@ -237,14 +236,14 @@ def load_tables(refs: Sequence[Any]) -> tuple[Any, ...] | None:
 def attention_forward(
     length: int, head: int, padded: int, rope: bool, keep: bool, added: bool, *refs: Any
 ) -> None:
-    streams, (wq, wk, wv, wo, *rest) = refs[: 1 + added], refs[1 + added :]
+    streams, (w, wo, *rest) = refs[: 1 + added], refs[1 + added :]
     tables, (y, *kept) = load_tables(rest[: 2 * rope]), rest[2 * rope :]
     heads = Heads(length, head, padded)
     x_ND = load_input(streams, slice(None))
     t, width = f32(x_ND), x_ND.shape[1]
     for c in range(0, width, LANES):
-        part = slice(c, c + LANES)
-        q, k, v = (heads.split(dot(x_ND, w[:, part])) for w in (wq, wk, wv))
+        part, *others = (slice(place * width + c, place * width + c + LANES) for place in range(3))
+        q, k, v = (heads.split(dot(x_ND, w[:, columns])) for columns in (part, *others))
         if tables is not None:
             q, k = ([rotate(tile, tables) for tile in tiles] for tiles in (q, k))
         q = [bf16(tile) for tile in q]
@@ -262,7 +261,7 @@ def attention_forward(
 
 
 def attention_backward(length: int, head: int, padded: int, rope: bool, *refs: Any) -> None:
-    g, t, qkv, wq, wk, wv, wo, *rest = refs
+    g, t, qkv, w, wo, *rest = refs
     tables, (dx, gt, dqkv) = load_tables(rest[: 2 * rope]), rest[2 * rope :]
     heads, width = Heads(length, head, padded), g.shape[1]
     total = rms_norm_backward(f32(g[...]), f32(t[...]), 1, width)
@@ -275,8 +274,8 @@ def attention_backward(length: int, head: int, padded: int, rope: bool, *refs: A
         dq, dk, dv = heads.gradients(q, k, v, d)
         if tables is not None:
             dq, dk = ([rotate_backward(tile, tables) for tile in tiles] for tiles in (dq, dk))
-        for part, tiles, w in zip(parts, (dq, dk, dv), (wq, wk, wv), strict=True):
+        for part, tiles in zip(parts, (dq, dk, dv), strict=True):
             d_NK = bf16(jnp.concatenate(tiles, 0))
             dqkv[:, part] = d_NK
-            total += dot(d_NK, w[:, parts[0]], 1, 1)
+            total += dot(d_NK, w[:, part], 1, 1)
     dx[...] = bf16(total)

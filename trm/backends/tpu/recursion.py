@@ -6,6 +6,7 @@ float32; backward ends with their sum over the devices, which each sends in bflo
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -56,34 +57,27 @@ def interleave_heads(weight: Tensor, head: int) -> Tensor:
 
 
 def operands(weights: Sequence[Tensor]) -> list[Tensor]:
-    """One block's `kernel_weights` split and oriented as the kernels take them, with halved gates."""
-    mix_in, mix_out, gate_up, down = weights
-    gate, up = gate_up.chunk(2)
-    channel = [gate.t() * 0.5, up.t(), down.t()]
-    if is_token(weights):
-        gate, up = mix_in.chunk(2)
-        return [gate * 0.5, up, mix_out, *channel]
-    return [*(part.t() for part in mix_in.chunk(3)), mix_out.t(), *channel]
+    """One block's `kernel_weights` with halved gates, oriented as the kernels take them."""
+    mix_in, mix_out, gate_up, down = with_halved_gates(weights)
+    mixer = [mix_in, mix_out] if is_token(weights) else [mix_in.t(), mix_out.t()]
+    return [*mixer, gate_up.t(), down.t()]
 
 
 def is_token(weights: Sequence[Tensor]) -> bool:
-    """Whether the mixer of these `kernel_weights` is a SwiGLU: two inner weights in one, not queries, keys, values."""
+    """Whether a block's mixer is a SwiGLU, by its weights: two inner ones in one, not queries, keys and values."""
     return len(weights[0]) == 2 * weights[1].shape[1]
 
 
-def with_halved_gates(grads: list[Tensor]) -> list[Tensor]:
-    """Gradients of the `kernel_weights` of all blocks, given those with respect to halved gates."""
+def with_halved_gates(block: Sequence[Tensor]) -> list[Tensor]:
+    """One block's `kernel_weights` with halved gates; or the gradients of these, given those of halved gates."""
 
-    def halved(grad: Tensor) -> Tensor:
-        row = torch.arange(len(grad), device=grad.device)
-        return grad * torch.where(row < len(grad) // 2, 0.5, 1.0)[:, None]  # one pass, without parts to join
+    def halved(tensor: Tensor) -> Tensor:
+        row = torch.arange(len(tensor), device=tensor.device)
+        half = torch.where(row < len(tensor) // 2, 0.5, 1.0)[:, None]
+        return tensor * half.to(tensor.dtype)  # one pass, without parts to join
 
-    blocks = [grads[i : i + 4] for i in range(0, len(grads), 4)]
-    found: list[Tensor] = []
-    for block in blocks:
-        mix_in, mix_out, gate_up, down = block
-        found += [halved(mix_in) if is_token(block) else mix_in, mix_out, halved(gate_up), down]
-    return found
+    mix_in, mix_out, gate_up, down = block
+    return [halved(mix_in) if is_token(block) else mix_in, mix_out, halved(gate_up), down]
 
 
 def rotary_tables(length: int, head: int, device: torch.device) -> list[Tensor]:
@@ -107,8 +101,8 @@ class Kernels:
 
         rope = kind == "attention" and self.arch.rope
         inner = {
-            "token": weights[0].shape[0],
-            "channel": weights[0].shape[1],
+            "token": weights[0].shape[0] // 2,
+            "channel": weights[0].shape[1] // 2,
             "attention": self.width // self.arch.heads,
         }[kind]
         sizes = self.puzzles, self.length, self.width, inner
@@ -206,7 +200,7 @@ class Rounds:
 
     def __init__(self, kernels: Kernels, weights: list[list[Tensor]], keep: int = 0):
         self._kernels, self._weights, self._keep = kernels, weights, keep
-        self._kind = "token" if len(weights[0]) == 6 else "attention"
+        self._kind = "token" if is_token(weights[0]) else "attention"
         self.sums: list[list[Tensor]] = [[] for _ in weights]
         """Accumulated weight gradients per block; empty before the first backward."""
 
@@ -250,8 +244,8 @@ class Rounds:
         gradients = []
         for gate_up, down, *mixer in self.sums:
             if self._kind == "token":
-                gate, up, back = (part.sum(0) for part in mixer)
-                mixer = [torch.cat((gate, up)), back.t()]
+                into, back = (part.sum(0) for part in mixer)
+                mixer = [into, back.t()]
             gradients += [*mixer, gate_up, down]
         return gradients
 
@@ -269,8 +263,8 @@ class Rounds:
         self, streams: Sequence[Tensor], weights: list[Tensor], keep: bool
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """Output of one block, and with `keep` the activations for backward."""
-        between, *mixed = self._kernels.run(self._kind, streams, weights[:-3], keep)
-        out, *kept = self._kernels.run("channel", [between], weights[-3:], keep)
+        between, *mixed = self._kernels.run(self._kind, streams, weights[:2], keep)
+        out, *kept = self._kernels.run("channel", [between], weights[2:], keep)
         return out, (*mixed, between, *kept)
 
     def _stack_backward(self, grad: Tensor, saved: list[Saved]) -> Tensor:
@@ -282,14 +276,14 @@ class Rounds:
             # of the mixer (with its input, if that was a sum of two streams), then of the channels
             mixer_sum, *inner, between, channel_sum, hidden, slopes = kept
             x = inner.pop() if len(streams) == 2 else streams[0]
-            grad, gt, dhu = self._kernels.run("channel", [grad, channel_sum, slopes], weights[-3:])
+            grad, gt, dhu = self._kernels.run("channel", [grad, channel_sum, slopes], weights[2:])
             new = [transposed_product(dhu, between), transposed_product(gt, hidden)]
             if self._kind == "token":
-                grad, *rest = self._kernels.run("token", [grad, mixer_sum, x], weights[:-3])
+                grad, *rest = self._kernels.run("token", [grad, mixer_sum, x], weights[:2])
                 new += rest
             else:
                 attended, qkv = inner
-                grad, gt, dqkv = self._kernels.run("attention", [grad, mixer_sum, qkv], weights[:-3])
+                grad, gt, dqkv = self._kernels.run("attention", [grad, mixer_sum, qkv], weights[:2])
                 new += [transposed_product(dqkv, x), transposed_product(gt, attended)]
             sums[:] = [old + value for old, value in zip(sums, new, strict=True)] if sums else new
         return grad
@@ -342,8 +336,9 @@ class Recursion(torch.autograd.Function):
         mesh, rounds = ctx.mesh, ctx.rounds
         grad_x = mesh.to_global(rounds.backward(mesh.to_local(grad_H, True), ctx.saved))
         sums = rounds.gradients()
-        grads = with_halved_gates([summed(tensor, mesh) for tensor in sums])
-        return None, None, None, None, None, None, None, grad_x, *grads
+        blocks = (sums[i : i + 4] for i in range(0, len(sums), 4))
+        grads = [with_halved_gates([summed(tensor, mesh) for tensor in block]) for block in blocks]
+        return None, None, None, None, None, None, None, grad_x, *chain(*grads)
 
 
 def summed(tensor: Tensor, mesh: Mesh) -> Tensor:

@@ -123,7 +123,7 @@ class RecordedStep(ReplayedStep):
             if axis is not None:
                 tensor.copy_(self.backend.place_rows(torch.zeros(tensor.shape, dtype=tensor.dtype), axis))
         self.trace(batch, recursion)
-        tensors = [*self.state.changed_tensors(), *self.state.reduced]
+        tensors = self.state.changed_tensors()
         pending = XLA._check_tensor_need_materialization(tensors)
         changed = [tensor for tensor, new in zip(tensors, pending, strict=True) if new]
         first, self.calls = not self.calls, self.calls + 1
