@@ -93,7 +93,7 @@ def test_float32_contractions_are_einsum(equation):
 
 
 def kernel_of(
-    kind: str, backward: bool, puzzles: int, length: int, width: int, inner: int, added: bool = False
+    kind: str, backward: bool, puzzles: int, length: int, width: int, inner: int, added: int = 0
 ) -> Any:
     from trm.backends.tpu.calls import Kernel
 
@@ -111,11 +111,11 @@ def shapes_of(kernel: Any) -> list[tuple[tuple[int, ...], str]]:
     if kernel.kind == "attention" and kernel.backward:
         streams[2] = (rows, 3 * width)
     if kernel.kind == "token":
-        weights = [(inner, kernel.padded), (inner, kernel.padded), (kernel.padded, inner)]
+        weights = [(2 * inner, kernel.padded), (kernel.padded, inner)]
     elif kernel.kind == "channel":
-        weights = [(width, inner), (width, inner), (inner, width)]
+        weights = [(width, 2 * inner), (inner, width)]
     else:
-        weights = [(width, width)] * 4
+        weights = [(width, 3 * width), (width, width)]
     tables = [(kernel.padded, 128)] * (2 if kernel.rope else 0)
     return [(shape, "bfloat16") for shape in streams + weights] + [(shape, "float32") for shape in tables]
 
@@ -161,7 +161,7 @@ from trm.checks.tpu_check.compiler import compile_for
 from trm.backends.tpu.calls import jitted
 for kind, *sizes in EXTREMES:
     backward = sys.argv[1] == "backward"
-    kernel = kernel_of(kind, backward, 16, *sizes, added=not backward and kind != "channel")
+    kernel = kernel_of(kind, backward, 16, *sizes, added=2 * (not backward and kind != "channel"))
     given = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in shapes_of(kernel)]
     module = jax.export.export(jitted(kernel), platforms=["tpu"])(*given).mlir_module()
     print(kind, *sizes, "fits" if compile_for(module, where).fits else "does not fit")

@@ -197,13 +197,14 @@ class LikeTpu(Tampered):
 def rounding_program(state, originals, backend):
     """The step, whose products are rounded on `LikeTpu`."""
     step = program_of(state, originals, backend)
-    rounded = getattr(backend, "products", "") == "default"
+    gradients, rounded = step.gradients, getattr(backend, "products", "") == "default"
 
-    def run(*batch: object) -> None:
+    def rounding(*batch: object) -> None:
         with RoundedProducts() if rounded else nullcontext():
-            step(*batch)
+            gradients(*batch)
 
-    return run
+    step.gradients = rounding
+    return step
 
 
 @pytest.mark.parametrize("forgotten", [False, True])

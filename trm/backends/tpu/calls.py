@@ -28,8 +28,8 @@ class Kernel(NamedTuple):
     backward: bool
     keep: bool
     """Forward: also return what backward needs."""
-    added: bool
-    """Forward: the input is the sum of two streams."""
+    added: int
+    """Forward: streams that are added to the first one."""
     puzzles: int
     length: int
     width: int
@@ -62,7 +62,7 @@ class Kernel(NamedTuple):
 def jitted(kernel: Kernel, interpret: bool = False) -> Callable[..., Any]:
     """The jitted kernel; it returns a list of arrays (for their shapes see `output_shapes`).
 
-    Arguments of forward: input [N, D], the second stream if `added`, weights, rotary tables. Backward takes three
+    Arguments of forward: input [N, D], the `added` streams, weights, rotary tables. Backward takes three
     streams in place of the input: the gradient, the sum before the norm, and for token mixing the input, for channel
     mixing the derivatives, for attention q, k and v.
     """
@@ -127,7 +127,7 @@ def output_shapes(kernel: Kernel) -> list[tuple[tuple[int, ...], str]]:
         widths = [width, width, 3 * width if kernel.kind == "attention" else 2 * inner]
     else:
         kept = {"token": [], "attention": [width, 3 * width], "channel": [inner, 2 * inner]}[kernel.kind]
-        widths = [width, *([width, *kept, *[width] * kernel.added] if kernel.keep else [])]
+        widths = [width, *([width, *kept, *[width] * bool(kernel.added)] if kernel.keep else [])]
     return [((rows, values), "bfloat16") for values in widths]
 
 

@@ -57,12 +57,12 @@ def rms_norm_backward(g: Any, t: Any, axis: int, count: int) -> Any:
 
 
 def load_input(streams: Sequence[Any], part: slice) -> Any:
-    """A slice of the channels of the input, which is one stream or the sum of two."""
-    first, *second = (ref[:, part] for ref in streams)
-    return bf16(f32(first) + f32(second[0])) if second else first
+    """A slice of the channels of the input: a stream, plus the (rounded) sum of the others."""
+    first, *others = (ref[:, part] for ref in streams)
+    return bf16(f32(first) + f32(load_input(streams[1:], part))) if others else first
 
 
-def token_forward(length: int, keep: bool, added: bool, *refs: Any) -> None:
+def token_forward(length: int, keep: bool, added: int, *refs: Any) -> None:
     streams, (w, wd, y, *kept) = refs[: 1 + added], refs[1 + added :]
     inner = wd.shape[1]
     for c in range(0, y.shape[1], LANES * 2):
@@ -234,7 +234,7 @@ def load_tables(refs: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def attention_forward(
-    length: int, head: int, padded: int, rope: bool, keep: bool, added: bool, *refs: Any
+    length: int, head: int, padded: int, rope: bool, keep: bool, added: int, *refs: Any
 ) -> None:
     streams, (w, wo, *rest) = refs[: 1 + added], refs[1 + added :]
     tables, (y, *kept) = load_tables(rest[: 2 * rope]), rest[2 * rope :]

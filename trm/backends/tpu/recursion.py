@@ -6,6 +6,7 @@ float32; backward ends with their sum over the devices, which each sends in bflo
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
@@ -94,9 +95,14 @@ class Kernels:
         self.puzzles, self.length, self.width, self.arch, self.tables = puzzles, length, width, arch, tables
 
     def run(
-        self, kind: str, streams: Sequence[Tensor], weights: list[Tensor], keep: bool = False
+        self,
+        kind: str,
+        streams: Sequence[Tensor],
+        weights: list[Tensor],
+        keep: bool = False,
+        backward: bool = False,
     ) -> list[Tensor]:
-        """Results of one kernel on streams [N, D]: three for backward, otherwise one, or two to be added."""
+        """Results of one kernel on streams [N, D]: of backward its three, otherwise one, or several to be added."""
         from trm.backends.tpu import calls
 
         rope = kind == "attention" and self.arch.rope
@@ -106,7 +112,8 @@ class Kernels:
             "attention": self.width // self.arch.heads,
         }[kind]
         sizes = self.puzzles, self.length, self.width, inner
-        kernel = calls.Kernel(kind, len(streams) == 3, keep, len(streams) == 2, *sizes, rope)
+        added = 0 if backward else len(streams) - 1
+        kernel = calls.Kernel(kind, backward, keep, added, *sizes, rope)
         tensors = [*streams, *weights, *(self.tables if rope else [])]
         names = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
         if tensors[0].device.type == "xla":
@@ -186,7 +193,7 @@ class Saved(NamedTuple):
     """What backward needs of one block application."""
 
     streams: Sequence[Tensor]
-    """The input: one stream, or two to be added."""
+    """The input: one stream, or several to be added."""
     kept: Sequence[Tensor] | None
     """Activations from the forward kernels; None: backward recomputes them."""
 
@@ -224,9 +231,8 @@ class Rounds:
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Saved] | None = None
     ) -> tuple[Tensor, Tensor]:
         """`l_cycles` updates of z_L, then one of z_H; appends what backward needs to `saved`."""
-        inject = z_H + x
         for _ in range(l_cycles):
-            z_L = self._stack((z_L, inject), saved)
+            z_L = self._stack((z_L, z_H, x), saved)
         return self._stack((z_H, z_L), saved), z_L
 
     def backward(self, grad: Tensor, saved: list[Saved]) -> Tensor:
@@ -273,17 +279,18 @@ class Rounds:
             if kept is None:
                 grad, *streams = barrier(grad, *streams)
                 _, kept = self._block(streams, weights, keep=True)
-            # of the mixer (with its input, if that was a sum of two streams), then of the channels
+            # of the mixer (with its input, if that was a sum of streams), then of the channels
             mixer_sum, *inner, between, channel_sum, hidden, slopes = kept
-            x = inner.pop() if len(streams) == 2 else streams[0]
-            grad, gt, dhu = self._kernels.run("channel", [grad, channel_sum, slopes], weights[2:])
+            x = inner.pop() if len(streams) > 1 else streams[0]
+            back = partial(self._kernels.run, backward=True)
+            grad, gt, dhu = back("channel", [grad, channel_sum, slopes], weights[2:])
             new = [transposed_product(dhu, between), transposed_product(gt, hidden)]
             if self._kind == "token":
-                grad, *rest = self._kernels.run("token", [grad, mixer_sum, x], weights[:2])
+                grad, *rest = back("token", [grad, mixer_sum, x], weights[:2])
                 new += rest
             else:
                 attended, qkv = inner
-                grad, gt, dqkv = self._kernels.run("attention", [grad, mixer_sum, qkv], weights[:2])
+                grad, gt, dqkv = back("attention", [grad, mixer_sum, qkv], weights[:2])
                 new += [transposed_product(dqkv, x), transposed_product(gt, attended)]
             sums[:] = [old + value for old, value in zip(sums, new, strict=True)] if sums else new
         return grad
