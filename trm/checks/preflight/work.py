@@ -152,7 +152,8 @@ def gradients(site: Site) -> str:
         raise UserError(
             f"the processes hold different gradients ({checksums}): the link between them is faulty"
         )
-    return f"same gradient in {count(backend.processes, 'process', 'processes')}, within {error:.1e} of the one-process gradient"
+    where = count(backend.processes, "process", "processes")
+    return f"same gradient in {where}, within {error:.1e} of the one-process gradient"
 
 
 def training(site: Site) -> str:
