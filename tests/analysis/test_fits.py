@@ -208,18 +208,13 @@ def test_flat_data_choose_the_constant(tmp_path: Any) -> None:
     assert group["forms"]["constant"]["parameters"]["E"] == pytest.approx(0.3, rel=0.1)
 
 
-def test_too_many_parameters_are_said(tmp_path: Any) -> None:
-    group = law_of(tmp_path, 30, 100, 300, form="power_law_floor")
-    assert not group["forms"]["power_law_floor"]["enough_points"]
-    assert "3 points cannot test a law with 2 parameters" in group["doubts"]
-    assert "a power law with a floor was requested but needs 5 points" in group["why"]
-
-
-def test_a_form_with_more_parameters_than_points_gives_way(tmp_path: Any) -> None:
-    group = law_of(tmp_path, 30, 300, form="power_law_floor")
+@pytest.mark.parametrize("sizes", [(30, 100, 300), (30, 300)])
+def test_a_form_with_too_many_parameters_gives_way(tmp_path: Any, sizes: tuple[int, ...]) -> None:
+    group = law_of(tmp_path, *sizes, form="power_law_floor")
     assert group["chosen"] == "power_law"
-    assert "a power law with a floor was requested but needs 5 points, there are 2" in group["why"]
-    assert group["doubts"][0] == "2 points cannot test a law with 2 parameters"
+    said = f"a power law with a floor was requested but needs 5 points, there are {len(sizes)}"
+    assert said in group["why"]
+    assert f"{len(sizes)} points cannot test a law with 2 parameters" in group["doubts"]
 
 
 def test_one_seed_gives_a_law_without_interval(tmp_path: Any) -> None:
@@ -292,9 +287,3 @@ def test_doubts_are_what_keeps_a_law_from_being_claimed(changes: dict[str, Any],
     found = doubts("power_law", {"power_law": SOUND | changes, "constant": flat}, 6)
     assert found == ([doubt] if doubt else [])
     assert doubts("constant", {"constant": flat}, 6) == []
-
-
-def test_a_law_predicts_its_held_out_point(tmp_path: Any) -> None:
-    form = law_of(tmp_path, 30, 60, 125, 250, 500, 1000, form="power_law")["forms"]["power_law"]
-    low, high = form["held_out"]["interval"]
-    assert low < form["held_out"]["observed"] < high

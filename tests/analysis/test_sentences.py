@@ -21,7 +21,7 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
     ("", {"kind": "law", "x": "parameters", "hue": "experiment", "sources": ["model_size", "recursion"]}),
     ("compute", {"kind": "law", "x": "train_flops", "hue": "model.d_model", "envelope": True}),
     ("blocks", {"kind": "law", "x": "parameters"}),
-    ("two_decades", {"kind": "law", "x": "train_flops", "also": ["parameters"]}),
+    ("two_decades", {"kind": "law", "x": "train_flops", "target": 0.8, "also": ["parameters"]}),
     ("two_decades", {"kind": "isoflop"}),
     ("compute", {"kind": "surface"}),
     ("augmentation", {"kind": "surface", "form": "repeated_data"}),

@@ -12,7 +12,6 @@ from trm.study.dataset_identity import dataset_identity
 from trm.study.fingerprint import run_fingerprint
 from trm.study.reading import error_sentence
 from trm.study.schema import RunConfig
-from trm.study.stages import draw_stages
 from trm.tasks.build import build_dataset
 
 
@@ -82,17 +81,9 @@ def test_hints_are_part_of_the_runs_identity_and_not_of_the_data_sets():
     assert len({str(dataset_identity(config(**v).data)) for v in variants}) == 1
 
 
-def test_a_curriculum_of_hints_ends_with_the_datas_own():
-    stages = [{"until": 0.25, "hints": [8, 12]}, {"until": 0.5}, {"until": 0.75, "hints": [0, 2]}]
-    found = draw_stages(config(hints=[4, 6], curriculum=stages).data, 10)
-    assert [stage[:2] for stage in found] == [(3, (8, 12)), (5, (4, 6)), (8, (0, 2)), (10, (4, 6))]
-
-
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({"hints": [3, 1]}, "data.hints.*two whole numbers"),
-        ({"hints": 3}, "data.hints.*two whole numbers"),
         ({"hints": "auto"}, "data.hints.*two whole numbers"),
         ({"hints": [0, 1.5]}, "data.hints.*two whole numbers"),
         ({"held_out_hints": [-1, 2]}, "data.held_out_hints.*two whole numbers"),

@@ -1,6 +1,5 @@
 """Bad input and bad luck end in one sentence."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -96,9 +95,6 @@ def test_out_of_memory_is_recognised(words, memory):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"model": {"d_modle": 3}}, "d_modle"),
-        ({"training": {"lr": -1}}, "training.lr"),
-        ({"training": {"micro_batches": 5}}, "not divisible"),
         ({"data": {"task": "maze"}}, "data.task"),
         ({"data": {"box_rows": 3}}, "cells per puzzle 16"),
         ({"data": {"augmentations": 7}}, "augmentations"),
@@ -147,22 +143,10 @@ def test_weights_of_another_size_cannot_start_a_run(dataset_folder, tmp_path, ca
 NO_GPU = why_no_gpu(torch.__version__, torch.version.cuda)
 
 
-@pytest.mark.parametrize(
-    ("backend", "there", "sentence"),
-    [
-        ("cuda", torch.cuda.is_available(), f"backend cuda: {NO_GPU}"),
-        ("xla", importlib.util.find_spec("torch_xla") is not None, "the xla backend needs torch_xla"),
-    ],
-)
-def test_a_device_that_is_missing_is_said_by_the_command(
-    backend, there, sentence, dataset_folder, tmp_path, capsys
-):
-    if there:
-        pytest.skip(f"{backend} is here")
-    assert main(train_words(config(), dataset_folder, tmp_path, "--backend", backend)) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("trm train: ")
-    assert sentence in line
+@pytest.mark.skipif(torch.cuda.is_available(), reason="cuda is here")
+def test_a_device_that_is_missing_is_said_by_the_command(dataset_folder, tmp_path, capsys):
+    assert main(train_words(config(), dataset_folder, tmp_path, "--backend", "cuda")) == 2
+    assert capsys.readouterr().err == f"trm train: backend cuda: {NO_GPU}\n"
 
 
 def test_devices(monkeypatch, capsys):

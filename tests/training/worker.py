@@ -14,7 +14,6 @@ import torch
 
 from tests.training.conftest import first_losses, trainer
 from tests.training.recording import capture
-from trm.backends.tpu.metrics import TpuMetrics
 from trm.errors import UserError
 from trm.study.schema import RunConfig
 from trm.training import loop
@@ -34,8 +33,6 @@ def run(task: str, config: RunConfig, data: Path, root: Path, rank: int) -> int:
         before = found.program
         found.program = GraphedStep(found.state, before.originals, found.backend, capture)
         found.program.before_update = before.before_update
-    if task == "chips":
-        found.backend.use = TpuMetrics().read
     original = found.program
 
     def program(batch, recursion):
@@ -44,8 +41,6 @@ def run(task: str, config: RunConfig, data: Path, root: Path, rank: int) -> int:
             return
         if task in ("perturb", "flip"):
             found.state.params[3] += 1e-6
-        if task == "die":
-            os._exit(9)
         if task == "hang":
             os.kill(os.getpid(), signal.SIGSTOP)
 

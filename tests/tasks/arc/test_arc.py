@@ -15,7 +15,7 @@ from trm.cli import main
 from trm.data import rng
 from trm.data.dataset import load
 from trm.errors import UserError
-from trm.evaluation.votes import solved, vote, vote_rows
+from trm.evaluation.votes import vote
 from trm.study.schema import DataConfig
 from trm.tasks import task_of
 from trm.tasks.arc import arc, generate
@@ -241,23 +241,6 @@ def all_copies(puzzles, count):
     """Each example with each of `count` copies."""
     examples = np.arange(puzzles.examples)
     return np.repeat(examples, count), np.tile(np.arange(count), len(examples))
-
-
-def test_two_votes_beat_the_single_best_prediction(folder):
-    """The most confident prediction of each input is wrong; most copies agree on the right one."""
-    test = load(folder, "test")
-    rows, copies = all_copies(test, 5)
-    _, predictions = ArcAugmenter(test, shifted=False).canvases(rows, copies)
-    wrong = copies >= 3
-    predictions[wrong, 0] = np.where(predictions[wrong, 0] == 11, 2, predictions[wrong, 0] + 1)
-    confidences = np.where(copies == 4, 9.0, np.where(wrong, 3.0, 1.0))
-    top = copies == 4  # the most confident one alone
-    best = vote_rows(test, *(array[top] for array in (rows, copies, predictions, confidences)))
-    assert solved(test, best).sum() == 0
-    answers = vote_rows(test, rows, copies, predictions, confidences)
-    assert solved(test, answers).tolist() == [1.0] * test.puzzles
-    assert all(ranked[0].votes == 3 for ranked in answers.values())
-    assert solved(test, {}).sum() == 0
 
 
 def test_votes_are_ranked_by_count_then_mean_probability():
