@@ -75,16 +75,26 @@ def test_a_run_on_xla_resumed_and_compared(folder):
     assert all(abs(plain[name] - tensor).max() < 2e-3 for name, tensor in weights.items())
 
 
-def test_several_processes_on_cpu_are_refused(folder):
-    done = train(folder, "two", "xla", RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-    assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1].startswith("trm train: XLA's CPU devices cannot join 2")
+TPU_HERE = bool(glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*"))
+JOINED = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
 
-def test_a_batch_that_does_not_divide_is_refused(folder):
-    done = train(folder, "three", "xla", CPU_NUM_DEVICES="3")
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        (JOINED, "XLA's CPU devices cannot join 2"),
+        ({"CPU_NUM_DEVICES": "3"}, "16 rows do not divide over 3 XLA devices"),
+        pytest.param(
+            {"PJRT_DEVICE": "TPU"},
+            "PJRT_DEVICE=TPU, but this machine has no TPU",
+            marks=pytest.mark.skipif(TPU_HERE, reason="there is a TPU"),
+        ),
+    ],
+)
+def test_devices_that_cannot_be_used_are_said(folder, variables, words):
+    done = train(folder, "refused", "xla", **variables)
     assert done.returncode == 2
-    assert "16 rows do not divide over 3 XLA devices" in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith(f"trm train: {words}")
 
 
 LATE = """
@@ -148,12 +158,3 @@ def test_clones_and_held_values_are_kept_apart_by_replays():
     done = xla_python("-c", CLONES)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["3.0", "10.0", "0.0", "2"]
-
-
-def test_a_tpu_that_is_missing_is_said(folder):
-    if glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*"):
-        pytest.skip("there is a TPU")
-    done = train(folder, "four", "xla", PJRT_DEVICE="TPU")
-    assert done.returncode == 2
-    sentence = done.stderr.strip().splitlines()[-1]
-    assert sentence.startswith("trm train: PJRT_DEVICE=TPU, but this machine has no TPU")
