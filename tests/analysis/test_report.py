@@ -23,9 +23,8 @@ from trm.analysis.fits.compare import MARGIN
 from trm.analysis.kinds import draw
 from trm.analysis.notebook import Picture
 from trm.analysis.report import build, page
-from trm.analysis.report.build import findings
-from trm.analysis.report.contents import FigureBlock, Report, Section
-from trm.analysis.specs import ReportExperiment, ReportSpec
+from trm.analysis.report.contents import Report
+from trm.analysis.specs import ReportSpec
 from trm.analysis.tables import Table
 from trm.io import dump
 from trm.study.records import sealed
@@ -192,16 +191,6 @@ def test_a_figure_of_the_whole_study_leads(spec: dict[str, Any]) -> None:
     assert report.hero is not None
     assert report.hero.path == Path(whole)
     assert report.figures == []
-
-
-def test_established_findings_come_first() -> None:
-    def section(name: str, *strengths: float | None) -> Section:
-        blocks = [FigureBlock(Path(name), answer=f"{name} {i}", strength=s) for i, s in enumerate(strengths)]
-        return Section(ReportExperiment(name=name, table=""), figures=blocks)
-
-    given = {"unsure": (None,), "weak": (1.2,), "strong": (None, 5.0), "lost": ()}
-    found = findings([section(name, *strengths) for name, strengths in given.items()])
-    assert [item.text for item in found] == ["strong 1", "weak 0", "unsure 0"]
 
 
 def test_noise_models_and_the_rule_for_laws_are_stated_once(report: Report) -> None:
