@@ -34,9 +34,11 @@ def graphed(run, data, root, capture):
 @pytest.mark.parametrize(
     "training", [{}, {"micro_batches": 2, "max_grad_norm": 0.1, "exploration": 0.3}], ids=["", "more"]
 )
-def test_replays_are_steps(training, dataset_folder, tmp_path):
-    """Every batch counts once, for each stage of the curriculum, through capture and self-check."""
+def test_replays_are_steps(training, dataset_folder, tmp_path, monkeypatch):
+    """Every batch counts once, for each stage of the curriculum, through capture and self-check; the sum over workers
+    is between the halves."""
     run, captured = config(training=RUN | training), []
+    monkeypatch.setattr("trm.backends.cpu.device.CpuBackend.all_reduce", lambda backend, flat: flat.mul_(2))
 
     def counted(*calls):
         captured.append(calls)

@@ -13,7 +13,7 @@ import torch
 
 from tests import shell
 from tests.storage.cloud import free_port
-from tests.training.conftest import config, first_losses, history, same_weights, train_words
+from tests.training.conftest import config, first_losses, history, train_words
 from trm.backends.workers import choose_interface
 from trm.study.schema import PlacementConfig
 from trm.training.outputs import load_weights
@@ -67,18 +67,6 @@ def test_an_average_kept_by_the_first_worker_is_that_of_every_worker(dataset_fol
     assert torch.equal(*averages)
     assert rows[0] == rows[1]
     assert any(rows[0])
-
-
-def test_a_step_in_two_recorded_halves_is_the_step(dataset_folder, tmp_path):
-    """Gradients and update replayed as graphs, the sum between them: bit for bit what the whole step computes."""
-    run = RUN.model_copy(update={"placement": PlacementConfig(network="plain")})
-    weights = []
-    for task in ("whole", "graphed"):
-        outputs, codes = run_workers(2, task, run, dataset_folder, tmp_path / task)
-        assert codes == [0, 0], outputs
-        assert not any("without a CUDA graph" in output for output in outputs)
-        weights.append(load_weights(tmp_path / task / "run").weights("raw"))
-    assert same_weights(*weights)
 
 
 @pytest.mark.parametrize(("task", "step"), [("perturb", "4"), ("flip", r"\d+"), ("differ", "0")])

@@ -244,10 +244,11 @@ def all_copies(puzzles, count):
 
 
 def test_votes_are_ranked_by_count_then_mean_probability():
-    """Not by the mean logit, in which one very sure copy outweighs the doubts of another."""
+    """The surest answer, of a single copy, is third. Not by the mean logit, in which one very sure copy outweighs the
+    doubts of another."""
     a, b, c = (np.full((1, 1), value, dtype=np.uint8) for value in (1, 2, 3))
     wide = np.full((1, 2), 1, dtype=np.uint8)
-    ranked = vote([a, b, b, c, wide, wide], [-0.5, 10.0, -1.0, -800.0, 3.0, 3.0])
+    ranked = vote([a, b, b, c, wide, wide], [5.0, 10.0, -1.0, -800.0, 3.0, 3.0])
     assert [answer.grid.tolist() for answer in ranked] == [[[1, 1]], [[2]], [[1]], [[3]]]
     assert [answer.votes for answer in ranked] == [2, 2, 1, 1]
     assert ranked[1].confidence == pytest.approx((1 + 1 / (1 + math.e)) / 2, abs=1e-4)
