@@ -160,13 +160,6 @@ def test_exploration_delays_halting_and_anneals(dataset_folder, tmp_path):
     assert first.max() <= 8
 
 
-def test_halting_cost_makes_the_model_halt_earlier(dataset_folder, tmp_path):
-    cheap = train(config(training={"steps": 40}), dataset_folder, tmp_path, "cheap")
-    dear = train(config(training={"steps": 40, "halting_cost": 1.0}), dataset_folder, tmp_path, "dear")
-    bias = [run.state.layout.views(run.state.params)["halt.bias"][0].item() for run in (cheap, dear)]
-    assert bias[1] > bias[0] + 0.01
-
-
 def test_float16_survives_an_overflow(dataset_folder, tmp_path):
     found = trainer(config(training={"precision": "float16"}), dataset_folder, tmp_path)
     found.state.scale[0] = 2.0**60

@@ -51,14 +51,21 @@ def rows_of(text):
     return list(csv.DictReader(text.splitlines()))
 
 
-def test_a_puzzle_is_solved_and_its_answer_grows(trained, capsys):
+def test_a_puzzle_is_solved_and_its_answer_grows(trained, capsys, monkeypatch):
+    """Spinning threads would take the time of those that they wait for; a long search is not silent."""
     run, puzzles = trained
     question, answer = puzzles[0]
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    clock = SimpleNamespace(monotonic=itertools.count(step=3.0).__next__)
+    monkeypatch.setattr("trm.data.progress.time", clock)
     assert solve_with(run, question) == 0
-    shown = capsys.readouterr().out
-    assert shown.split()[0] == "puzzle"
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
+    said = capsys.readouterr()
+    assert said.out.split()[0] == "puzzle"
     for words in (answer, "keeps every rule and clue", "step 1", "It is the puzzle's only solution."):
-        assert words in shown
+        assert words in said.out
+    sentence = r"solving with run: .* of 1 puzzles solved, step 1 of \d+, start 1 of 4"
+    assert re.search(sentence, said.err)
 
 
 def test_a_csv_file_is_solved_and_written(trained, tmp_path, capsys):
@@ -116,18 +123,6 @@ def test_a_puzzle_says_how_many_solutions_it_has(trained, capsys):
     said = capsys.readouterr().out
     assert "The puzzle has several solutions" in said
     assert ("breaks the rules" if code else "keeps every rule") in said
-
-
-def test_threads_wait_passively_and_progress_is_said(trained, capsys, monkeypatch):
-    """Spinning threads take the time of those that they wait for; a long search is not silent."""
-    run, puzzles = trained
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    clock = SimpleNamespace(monotonic=itertools.count(step=3.0).__next__)
-    monkeypatch.setattr("trm.data.progress.time", clock)
-    solve_with(run, puzzles[0][0])
-    assert os.environ["OMP_WAIT_POLICY"] == "passive"
-    sentence = r"solving with run: .* of 1 puzzles solved, step 1 of \d+, start 1 of 4"
-    assert re.search(sentence, capsys.readouterr().err)
 
 
 class Scripted:
