@@ -21,15 +21,6 @@ VARIANTS = {
 }
 
 
-def inputs(model, batch=3, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(0)
-    length = SEQ + model.puzzle_tokens
-    z_H, z_L = torch.randn(2, length, batch, model.d_model, dtype=dtype, generator=generator)
-    cells = torch.randint(0, VOCAB, (batch, SEQ), dtype=torch.uint8, generator=generator)
-    puzzle = torch.randn(batch, model.d_model, generator=generator)
-    return z_H, z_L, cells, puzzle
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_outputs_and_gradients_equal_the_independent_ones(variant):
     model = ModelConfig(
@@ -38,7 +29,11 @@ def test_outputs_and_gradients_equal_the_independent_ones(variant):
     weights = {k: v.double() + 0.01 for k, v in initial_weights(model, SEQ, VOCAB, 0).items()}
     for tensor in weights.values():
         tensor.requires_grad_()
-    z_H, z_L, cells, puzzle = inputs(model)
+    generator, rows = torch.Generator().manual_seed(0), 3
+    shape = 2, SEQ + model.puzzle_tokens, rows, model.d_model
+    z_H, z_L = torch.randn(shape, dtype=torch.float64, generator=generator)
+    cells = torch.randint(0, VOCAB, (rows, SEQ), dtype=torch.uint8, generator=generator)
+    puzzle = torch.randn(rows, model.d_model, generator=generator)
     ours = definition.supervision_step(
         z_H, z_L, cells, puzzle, weights, architecture(model, torch.float64), model.h_cycles, model.l_cycles
     )

@@ -1,11 +1,13 @@
 """A step, and a run: pinned losses, an independent implementation, precisions, the files of a run."""
 
 import json
+from itertools import repeat
 
 import pytest
 import torch
 
 from examples import train_simple
+from tests.model.equations import EagerTrainer, EagerTRM
 from tests.training.conftest import config, first_losses, history, steps, train, trainer
 from tests.training.puzzles import write_dataset
 from trm.backends.cpu import build
@@ -13,6 +15,7 @@ from trm.model.parameters import initial_states, initial_weights
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
 from trm.study.flops import parameter_shapes
 from trm.training import programs
+from trm.training.dataset import Dataset
 from trm.training.kernel_step import KernelStep
 from trm.training.metrics import INDEX
 from trm.training.outputs import load_weights
@@ -88,6 +91,22 @@ def test_the_algorithm_on_one_page_has_the_losses_of_the_engine(dataset_folder, 
     for name, tensor in state.layout.views(state.averaged()).items():
         torch.testing.assert_close(averages[-1][name], tensor, rtol=1e-3, atol=2e-4)
     torch.testing.assert_close(tables[-1], state.puzzle_table)
+
+
+def test_the_baseline_of_the_benchmarks_is_the_algorithm_on_one_page(dataset_folder):
+    """On one batch, as benchmarks/step.py trains it."""
+    run, rows = (
+        config(training={"steps": 6, "warmup_steps": 2}),
+        Dataset(dataset_folder).split("train").first(16),
+    )
+    weights, starts = initial_weights(run.model, 16, 6, 0), initial_states(run.model, 0, torch.float32)
+    net = EagerTRM(run.model, 16, 6, 1, torch.float32)
+    net.load_ours(weights, starts)
+    baseline, none = EagerTrainer(net, run.training, 16, 16), torch.zeros(16, dtype=torch.int64)
+    questions, answers = torch.from_numpy(rows.inputs), torch.from_numpy(rows.labels)
+    batches = repeat((questions, answers, none, none))
+    for loss, *_ in train_simple.train(run.model, run.training, weights, [*starts.values()], 1, batches):
+        assert baseline.step(questions.long(), answers.long(), none) == pytest.approx(loss, rel=1e-5)
 
 
 def test_the_algorithm_on_one_page_learns_and_writes_the_file_of_a_run(tmp_path, monkeypatch, capsys):
