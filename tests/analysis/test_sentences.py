@@ -49,11 +49,13 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
 
 
 def test_every_figure_is_drawn_and_its_sentences_are_as_read(drawn: Drawn) -> None:
-    """Title, sentence, answer and caption."""
+    """Title, sentence, answer, caption, and every finding of its table."""
     found = {}
     for experiment, spec in FIGURES:
         drawing, keys = drawn(experiment, **spec), ("title", "sentence", "answer", "caption")
-        found[f"{experiment} {figure(**spec).slug}".strip()] = {key: getattr(drawing, key) for key in keys}
+        texts = {key: getattr(drawing, key) for key in keys}
+        texts["findings"] = [item.text for item in drawing.findings]
+        found[f"{experiment} {figure(**spec).slug}".strip()] = texts
     assert len(found) == len(FIGURES)
     compare_with_golden(GOLDEN, found)
 
