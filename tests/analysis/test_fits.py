@@ -133,15 +133,6 @@ def test_a_fit_holds_everything_a_reader_needs(tables: dict[str, Table]) -> None
     assert 0.03 < group["seed_spread"] < 0.2
 
 
-def test_blocks_of_a_grid_are_fitted_apart(tables: dict[str, Table]) -> None:
-    """Points "also at batch 512" must not be averaged with the recipe's."""
-    fit = fit_table(tables["blocks"], FitSpec(x="parameters", bootstrap=50))
-    assert fit["hue"] == "series"
-    assert [(group["hue"], group["runs"]) for group in fit["groups"]] == [(None, 9), ("batch_size=512", 9)]
-    both = fit_table(tables["blocks"], FitSpec(x="parameters", bootstrap=50, hue="training.batch_size"))
-    assert [group["hue"] for group in both["groups"]] == [128, 512]
-
-
 def test_configurations_of_equal_cost_are_points_of_their_own() -> None:
     """The kept table has d 16 and d 24 at exactly 14,998,118,400 FLOPs, and d 8 and d 12 at another budget's cost."""
     table = load("docs/results/isoflop_laptop/table.csv")
@@ -164,13 +155,6 @@ def test_points_of_two_experiments_that_share_a_run_are_one(tables: dict[str, Ta
     more.info = {**table.info, "experiment": "more"}
     assert merge([table, other]).rows["point"].nunique() == table.rows["point"].nunique()
     assert merge([table, more]).rows["point"].nunique() == 2 * table.rows["point"].nunique()
-
-
-def test_one_bad_group_does_not_take_the_others_down(tables: dict[str, Table]) -> None:
-    few = {"x": "train_flops", "hue": "model.d_model", "where": {"training.steps": 100}}
-    fit = fit_table(tables["compute"], FitSpec(bootstrap=50, **few))
-    assert [group["hue"] for group in fit["groups"]] == [16, 32, 64]
-    assert all("too few" in group["error"] for group in fit["groups"])
 
 
 def table_with(root: Any, error: Any, points: Any = None, seeds: int = 3) -> Table:

@@ -76,12 +76,8 @@ NUMBERS = [
     ("compact", (0.99999e12,), "1T"),  # the prefix changes where three digits do
     ("compact", (999.0e9,), "999G"),
     ("interval", ((0.1, 0.25),), " [0.1, 0.25]"),
-    ("estimate", (82.4, (8.0, 1277.0)), "82 [8, 1,277]"),
-    ("estimate", (5.3e14, (1.3e11, 1.3e22)), "5.3 × 10¹⁴ [1.3 × 10¹¹, 1.3 × 10²²]"),
     ("setting_in_words", ("model.layers", 1), "1 layer"),
-    ("setting_in_words", ("data.augmentations", 50), "51 versions of each puzzle"),
     ("value_name", ("adam_atan2",), "Adam-atan2"),
-    ("value_name", (0.999,), "0.999"),
     ("value_name", (50, "data.augmentations"), "51"),  # versions of each puzzle: itself and its copies
     ("value_name", (True,), "on"),
     ("value_name", (None,), "none"),
