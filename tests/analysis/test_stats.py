@@ -111,6 +111,7 @@ def test_holm_by_hand() -> None:
     assert holm([0.03, 0.01, None, 0.04, 0.02]) == [
         pytest.approx(v) if v else None for v in (0.06, 0.04, 0, 0.06, 0.06)
     ]
+    assert holm([0.8, 0.9]) == [1.0, 1.0]
 
 
 def test_p_values_agree_with_scipy() -> None:
