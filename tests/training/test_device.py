@@ -75,6 +75,8 @@ def two_steps(model, training, workers=1):
         patch.setattr(torch, "tensor", constant)
         for _ in range(2):
             step(batch, Recursion.of(run.model))
+    with pytest.raises(RuntimeError, match="cannot be called on meta"):
+        state.step.item()  # else this test would find nothing
     assert before == forms()
     assert {tensor.device for tensor in [*state.changed_tensors(), *state.reduced]} == {backend.device}
 

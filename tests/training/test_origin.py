@@ -109,7 +109,7 @@ def test_identifiers_are_compared_without_a_manifest(place, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("seed", 7), ("train_puzzles", 39), ("clues_max", 7), ("augmentations", 2), ("test_puzzles", 9)],
+    [("seed", 7), ("clues_max", 7), ("test_puzzles", 9)],
 )
 def test_a_data_set_that_contradicts_the_config_is_refused(place, name, value, capsys):
     assert place.train("never", place.data(SUDOKU, **{name: value}), SUDOKU) == 2
