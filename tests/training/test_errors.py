@@ -97,7 +97,7 @@ REFUSED = {
     "another task": (["--set", "data.task=maze"], "data.task"),
     "other boxes": (["--set", "data.box_rows=3"], "cells per puzzle 16"),
     "other copies": (["--set", "data.augmentations=7"], "augmentations"),
-    "no data set": (["--dataset", "none"], "none"),
+    "no data set": (["--dataset", "no-such-set"], "no-such-set"),
     "no file": (["--runtime", "nowhere.json"], "nowhere.json"),
     "other weights": (
         ["--config", NARROW.model_dump_json()],

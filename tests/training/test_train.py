@@ -68,7 +68,7 @@ def test_the_kernels_step_equals_the_one_through_autograd(case, dataset_folder, 
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
 def test_the_algorithm_on_one_page_has_the_losses_of_the_engine(dataset_folder, tmp_path, monkeypatch, mixer):
-    """examples/train_simple.py: and its average, and its puzzle table."""
+    """examples/train_simple.py; its average and its puzzle table are the engine's, too."""
     monkeypatch.setattr("trm.backends.cpu.device.CpuBackend.implementation", "plain")
     run = config(
         {"mixer": mixer, "l_cycles": 2, "layers": 1},
