@@ -1,12 +1,11 @@
 """`bins`: accuracy by the number of clues or the rating."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.analysis.conftest import figure
-from trm.analysis.drawing import styled
-from trm.analysis.kinds import draw
+from tests.analysis.conftest import saved
 from trm.analysis.kinds.bins import bounds_of
 from trm.analysis.tables import Table
 
@@ -24,20 +23,19 @@ def counted(table: Table, by: str, starts: tuple[int, ...], less: int = 0) -> Ta
     return replace(table, rows=table.rows.copy(), info=info)
 
 
-def sentence(table: Table, by: str) -> str:
-    with styled():
-        return draw(figure(kind="bins", by=by), [table], []).sentence
+def sentence(table: Table, by: str, root: Path) -> str:
+    return saved({"mixer": table}, "mixer", root / "bins.pdf", kind="bins", by=by)[0].sentence
 
 
-def test_a_rating_has_its_tasks_name(tables: dict[str, Table]) -> None:
+def test_a_rating_has_its_tasks_name(tables: dict[str, Table], tmp_path: Path) -> None:
     table = counted(tables["mixer"], "rating", (20, 22))
     found = "20–21 is 40.0 % [27.6, 53.8]"
-    assert f"exact accuracy with difficulty rating {found}" in sentence(table, "rating")
+    assert f"exact accuracy with difficulty rating {found}" in sentence(table, "rating", tmp_path)
     table.rows["data.task"] = "maze"
-    assert f"exact accuracy with length of the shortest path {found}" in sentence(table, "rating")
+    assert f"exact accuracy with length of the shortest path {found}" in sentence(table, "rating", tmp_path)
 
 
-def test_clues_are_drawn(tables: dict[str, Table]) -> None:
-    shown = sentence(counted(tables["mixer"], "clues", (20, 22, 24), 10), "clues")
+def test_clues_are_drawn(tables: dict[str, Table], tmp_path: Path) -> None:
+    shown = sentence(counted(tables["mixer"], "clues", (20, 22, 24), 10), "clues", tmp_path)
     assert "exact accuracy with 20–21 clues is 20.0 % [11.2, 33.0]." in shown
     assert "exact accuracy with 24–25 clues is 28.0 % [17.5, 41.7]." in shown
