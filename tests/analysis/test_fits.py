@@ -133,15 +133,6 @@ def test_a_fit_holds_everything_a_reader_needs(tables: dict[str, Table]) -> None
     assert 0.03 < group["seed_spread"] < 0.2
 
 
-def test_blocks_of_a_grid_are_fitted_apart(tables: dict[str, Table]) -> None:
-    """Points "also at batch 512" must not be averaged with the recipe's."""
-    fit = fit_table(tables["blocks"], FitSpec(x="parameters", bootstrap=50))
-    assert fit["hue"] == "series"
-    assert [(group["hue"], group["runs"]) for group in fit["groups"]] == [(None, 9), ("batch_size=512", 9)]
-    both = fit_table(tables["blocks"], FitSpec(x="parameters", bootstrap=50, hue="training.batch_size"))
-    assert [group["hue"] for group in both["groups"]] == [128, 512]
-
-
 def test_configurations_of_equal_cost_are_points_of_their_own() -> None:
     """The kept table has d 16 and d 24 at exactly 14,998,118,400 FLOPs, and d 8 and d 12 at another budget's cost."""
     table = load("docs/results/isoflop_laptop/table.csv")
@@ -164,13 +155,6 @@ def test_points_of_two_experiments_that_share_a_run_are_one(tables: dict[str, Ta
     more.info = {**table.info, "experiment": "more"}
     assert merge([table, other]).rows["point"].nunique() == table.rows["point"].nunique()
     assert merge([table, more]).rows["point"].nunique() == 2 * table.rows["point"].nunique()
-
-
-def test_one_bad_group_does_not_take_the_others_down(tables: dict[str, Table]) -> None:
-    few = {"x": "train_flops", "hue": "model.d_model", "where": {"training.steps": 100}}
-    fit = fit_table(tables["compute"], FitSpec(bootstrap=50, **few))
-    assert [group["hue"] for group in fit["groups"]] == [16, 32, 64]
-    assert all("too few" in group["error"] for group in fit["groups"])
 
 
 def table_with(root: Any, error: Any, points: Any = None, seeds: int = 3) -> Table:
@@ -208,18 +192,13 @@ def test_flat_data_choose_the_constant(tmp_path: Any) -> None:
     assert group["forms"]["constant"]["parameters"]["E"] == pytest.approx(0.3, rel=0.1)
 
 
-def test_too_many_parameters_are_said(tmp_path: Any) -> None:
-    group = law_of(tmp_path, 30, 100, 300, form="power_law_floor")
-    assert not group["forms"]["power_law_floor"]["enough_points"]
-    assert "3 points cannot test a law with 2 parameters" in group["doubts"]
-    assert "a power law with a floor was requested but needs 5 points" in group["why"]
-
-
-def test_a_form_with_more_parameters_than_points_gives_way(tmp_path: Any) -> None:
-    group = law_of(tmp_path, 30, 300, form="power_law_floor")
+@pytest.mark.parametrize("sizes", [(30, 100, 300), (30, 300)])
+def test_a_form_with_too_many_parameters_gives_way(tmp_path: Any, sizes: tuple[int, ...]) -> None:
+    group = law_of(tmp_path, *sizes, form="power_law_floor")
     assert group["chosen"] == "power_law"
-    assert "a power law with a floor was requested but needs 5 points, there are 2" in group["why"]
-    assert group["doubts"][0] == "2 points cannot test a law with 2 parameters"
+    said = f"a power law with a floor was requested but needs 5 points, there are {len(sizes)}"
+    assert said in group["why"]
+    assert f"{len(sizes)} points cannot test a law with 2 parameters" in group["doubts"]
 
 
 def test_one_seed_gives_a_law_without_interval(tmp_path: Any) -> None:
@@ -292,9 +271,3 @@ def test_doubts_are_what_keeps_a_law_from_being_claimed(changes: dict[str, Any],
     found = doubts("power_law", {"power_law": SOUND | changes, "constant": flat}, 6)
     assert found == ([doubt] if doubt else [])
     assert doubts("constant", {"constant": flat}, 6) == []
-
-
-def test_a_law_predicts_its_held_out_point(tmp_path: Any) -> None:
-    form = law_of(tmp_path, 30, 60, 125, 250, 500, 1000, form="power_law")["forms"]["power_law"]
-    low, high = form["held_out"]["interval"]
-    assert low < form["held_out"]["observed"] < high

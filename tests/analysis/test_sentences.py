@@ -8,9 +8,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.analysis.conftest import Drawn, compare_with_golden, figure
+from PIL import Image
+
+from tests.analysis.conftest import compare_with_golden, figure, saved
 from tests.analysis.kinds.test_scaling_laws import PANELS
 from trm.analysis.kinds import KINDS
+from trm.analysis.tables import Table
 
 GOLDEN = Path(__file__).with_name("sentences.json")
 FIGURES: list[tuple[str, dict[str, Any]]] = [
@@ -21,7 +24,7 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
     ("", {"kind": "law", "x": "parameters", "hue": "experiment", "sources": ["model_size", "recursion"]}),
     ("compute", {"kind": "law", "x": "train_flops", "hue": "model.d_model", "envelope": True}),
     ("blocks", {"kind": "law", "x": "parameters"}),
-    ("two_decades", {"kind": "law", "x": "train_flops", "also": ["parameters"]}),
+    ("two_decades", {"kind": "law", "x": "train_flops", "target": 0.8, "also": ["parameters"]}),
     ("two_decades", {"kind": "isoflop"}),
     ("compute", {"kind": "surface"}),
     ("augmentation", {"kind": "surface", "form": "repeated_data"}),
@@ -48,12 +51,32 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def test_every_figure_is_drawn_and_its_sentences_are_as_read(drawn: Drawn) -> None:
-    """Title, sentence, answer and caption."""
+def owes_its_reader(files: list[Path]) -> None:
+    """What the files of every figure hold."""
+    facts = json.loads(files[2].read_text())
+    assert all(facts[key] for key in ("title", "caption", "sentence", "answer", "inches"))
+    for text in ("sentence", "answer", "caption"):
+        assert not {"nan", "None", "inf", "–."} & set(facts[text].split())
+    with Image.open(files[1]) as picture:
+        assert min(picture.size) > 300
+        about = picture.text["Description"]
+    for word in ("study synthetic, scale laptop", " seed", "data ", "commit 0123456789ab"):
+        assert word in about
+    assert files[0].read_bytes().startswith(b"%PDF")
+
+
+def test_every_figure_is_drawn_and_its_sentences_are_as_read(
+    tables: dict[str, Table], tmp_path: Path
+) -> None:
+    """Title, sentence, answer, caption, and every finding of its table."""
     found = {}
     for experiment, spec in FIGURES:
-        drawing, keys = drawn(experiment, **spec), ("title", "sentence", "answer", "caption")
-        found[f"{experiment} {figure(**spec).slug}".strip()] = {key: getattr(drawing, key) for key in keys}
+        drawing, files = saved(tables, experiment, tmp_path / "figure.pdf", **spec)
+        owes_its_reader(files)
+        keys = ("title", "sentence", "answer", "caption")
+        texts = {key: getattr(drawing, key) for key in keys}
+        texts["findings"] = [item.text for item in drawing.findings]
+        found[f"{experiment} {figure(**spec).slug}".strip()] = texts
     assert len(found) == len(FIGURES)
     compare_with_golden(GOLDEN, found)
 

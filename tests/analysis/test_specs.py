@@ -30,21 +30,6 @@ def test_wrong_specs_are_refused_with_the_reason(spec: dict[str, object], words:
     assert words in str(raised.value)
 
 
-def test_slugs_tell_figures_apart() -> None:
-    specs = [
-        {"kind": "law", "x": "parameters"},
-        {"kind": "law", "x": "train_flops", "hue": "model.d_model"},
-        {"kind": "curves"},
-        {"kind": "curves", "metric": "train/loss"},
-        {"kind": "heatmap", "x": "model.l_cycles", "y": "model.h_cycles"},
-        {"kind": "law", "name": "mine", "x": "parameters"},
-    ]
-    slugs = [FIGURE.validate_python(spec).slug for spec in specs]
-    assert slugs[:2] == ["law-parameters", "law-train_flops-d_model"]
-    assert slugs[-1] == "mine"
-    assert len(set(slugs)) == len(specs)
-
-
 def test_two_variable_laws_need_their_second_variable() -> None:
     with pytest.raises(ValidationError, match="second"):
         FitSpec(form="joint", x="parameters")

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +14,7 @@ from trm.analysis.stats import (
     detectable,
     frontier,
     holm,
-    interaction,
     mean,
-    paired,
     pooled_log_intervals,
     share,
     wilson,
@@ -38,14 +35,6 @@ def test_mean_is_students() -> None:
 def test_wilson_agrees_with_scipy(correct: int) -> None:
     expected = stats.binomtest(correct, 50).proportion_ci(method="wilson")
     assert wilson(correct, 50) == pytest.approx((expected.low, expected.high), abs=1e-12)
-
-
-def test_paired_differences_use_common_seeds_only() -> None:
-    left = pd.Series([0.1, 0.2, 0.9], index=[0, 1, 7])
-    right = pd.Series([0.4, 0.3], index=[1, 0])
-    found = paired(left, right)
-    assert (found.value, found.n) == (pytest.approx(0.2), 2)
-    assert interaction(left, right, left, right).value == pytest.approx(0.0)
 
 
 def test_pooling_steadies_the_intervals() -> None:
@@ -70,14 +59,10 @@ def test_the_frontier_is_what_nothing_dominates(points: list[tuple[float, float]
 
 NUMBERS = [
     ("number", (0.01234,), "0.0123"),
-    ("number", (1234.5,), "1,234"),
-    ("number", (1.25e12,), "1.25 × 10¹²"),
     ("number", (9.999e6, 2), "10⁷"),
     ("number", (-0.5,), "−0.5"),
     ("number", (0,), "0"),
     ("number", (float("nan"),), "–"),
-    ("percent", (0.874,), "87.4 %"),
-    ("percent", (0.874, (0.85, 0.9)), "87.4 % [85.0, 90.0]"),
     ("percent", (0.0042, (0.001, 0.02)), "0.42 % [0.10, 2.00]"),
     ("percent", (0.0, (0.0, 0.0)), "0.0 %"),
     ("points", (0.031, (-0.01, 0.052)), "+3.1 [−1.0, 5.2] points"),
@@ -91,31 +76,19 @@ NUMBERS = [
     ("compact", (0.99999e12,), "1T"),  # the prefix changes where three digits do
     ("compact", (999.0e9,), "999G"),
     ("interval", ((0.1, 0.25),), " [0.1, 0.25]"),
-    ("interval", (None,), ""),
-    ("estimate", (-1.72, (-2.0, -1.53)), "−1.7 [−2.0, −1.5]"),
-    ("estimate", (82.4, (8.0, 1277.0)), "82 [8, 1,277]"),
-    ("estimate", (5.3e14, (1.3e11, 1.3e22)), "5.3 × 10¹⁴ [1.3 × 10¹¹, 1.3 × 10²²]"),
     ("setting_in_words", ("model.layers", 1), "1 layer"),
-    ("setting_in_words", ("data.augmentations", 50), "51 versions of each puzzle"),
-    ("setting_in_words", ("model.h_cycles", 2), "outer cycles T = 2"),
-    ("setting_in_words", ("training.batch_size", 256), "batch size 256"),
     ("value_name", ("adam_atan2",), "Adam-atan2"),
-    ("value_name", (0.999,), "0.999"),
     ("value_name", (50, "data.augmentations"), "51"),  # versions of each puzzle: itself and its copies
-    ("value_name", (50, "data.train_puzzles"), "50"),
     ("value_name", (True,), "on"),
     ("value_name", (None,), "none"),
     ("duration", (0.01,), "36 s"),
     ("duration", (0.5,), "30 min"),
     ("duration", (100,), "4.2 d"),
     ("memory", (2**20,), "1 MiB"),
-    ("count", (1, "run"), "1 run"),
     ("count", (2, "criterion", "criteria"), "2 criteria"),
-    ("listed", (["a", "b", "c"],), "a, b and c"),
     ("point_name", ("h_cycles=1, l_cycles=2",), "T=1, n=2"),
     ("point_name", ("fixed, FLOPs of (1,1) to (2,2)",), "fixed, FLOPs of (1,1) to (2,2)"),
     ("signed", (-0.5,), "−0.5"),
-    ("signed", (0.0,), "0"),
     ("signed", (2.0,), "+2"),
 ]
 
@@ -133,19 +106,12 @@ def test_the_interval_of_an_error_ends_at_all_puzzles():
     assert capped[1] == replace(free[1], bounds=(free[1].bounds[0], 1.0))
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
-def test_holm_lies_between_the_raw_values_and_bonferroni(values: list[float]) -> None:
-    found = [value for value in holm(values) if value is not None]
-    assert all(raw <= p + 1e-12 and p <= min(1.0, len(values) * raw) + 1e-12 for raw, p in zip(values, found))
-    order = np.argsort(values, kind="stable")
-    assert (np.diff(np.array(found)[order]) >= 0).all()
-
-
 def test_holm_by_hand() -> None:
     """0.01 x 4, 0.02 x 3, 0.03 x 2, 0.04 x 1 and rising (Holm 1979)."""
     assert holm([0.03, 0.01, None, 0.04, 0.02]) == [
         pytest.approx(v) if v else None for v in (0.06, 0.04, 0, 0.06, 0.06)
     ]
+    assert holm([0.8, 0.9]) == [1.0, 1.0]
 
 
 def test_p_values_agree_with_scipy() -> None:

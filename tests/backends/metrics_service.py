@@ -1,9 +1,5 @@
 """libtpu's metrics service, played on loopback with real protocol buffers and as strict as its definition."""
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-
 import grpc
 from google.protobuf import descriptor_pb2
 
@@ -83,14 +79,3 @@ class Service(grpc.GenericRpcHandler):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no metric {asked.metric_name!r}")
         self.asked.append(asked.metric_name)
         return response(asked.metric_name, self.metrics[asked.metric_name])
-
-
-@contextmanager
-def metrics_service(metrics: dict[str, list[float]]) -> Iterator[tuple[int, Service]]:
-    """Run the service with these values of each chip; yields its port and itself."""
-    service = Service(metrics)
-    server = grpc.server(ThreadPoolExecutor(1), handlers=[service])
-    port = server.add_secure_port("localhost:0", grpc.local_server_credentials())
-    server.start()
-    yield port, service
-    server.stop(None).wait()

@@ -40,22 +40,22 @@ def add(machine: Path, *files: str, pci: tuple[str, str] | None = None) -> None:
         (place / "device").write_text(pci[1] + "\n")
 
 
-def test_chips_of_a_v4_host(machine):
-    add(machine, "accel0", "accel1", "accel2", "accel3")
-    assert len(chips.tpu_files()) == 4
-    assert chips.tpu_wanted()
-
-
-def test_chips_behind_vfio(machine):
-    add(machine, "vfio/0", "vfio/1", "vfio/vfio", pci=(chips.GOOGLE, "0x0063"))
-    assert [Path(file).name for file in chips.tpu_files()] == ["0", "1"]
-
-
-def test_other_accelerators_are_no_chips(machine):
-    """An Intel NPU, a passed-through card."""
-    add(machine, "accel/accel0", "vfio/0", "vfio/vfio", pci=("0x8086", "0x7d1d"))
-    assert chips.tpu_files() == []
-    assert open_backend().name in ("cpu", "cuda")
+@pytest.mark.parametrize(
+    ("files", "pci", "found"),
+    [
+        (["accel0", "accel1"], None, ["accel0", "accel1"]),
+        (["vfio/0", "vfio/1", "vfio/vfio"], (chips.GOOGLE, "0x0063"), ["0", "1"]),
+        (
+            ["accel/accel0", "vfio/0", "vfio/vfio"],
+            ("0x8086", "0x7d1d"),
+            [],
+        ),  # an Intel NPU, a passed-through card
+    ],
+)
+def test_chips_are_told_from_other_accelerators(machine, files, pci, found):
+    add(machine, *files, pci=pci)
+    assert [Path(file).name for file in chips.tpu_files()] == found
+    assert found or open_backend().name in ("cpu", "cuda")
 
 
 @pytest.mark.parametrize(

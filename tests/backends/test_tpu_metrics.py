@@ -2,7 +2,7 @@
 
 import mmap
 import struct
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,10 @@ from trm.backends.tpu.metrics import DUTY_CYCLE, HBM_TOTAL, HBM_USED, TpuMetrics
 pytest.importorskip("grpc")
 pytest.importorskip("google.protobuf.descriptor_pb2")
 
+import grpc
 from google.protobuf.message import DecodeError
 
-from tests.backends.metrics_service import Service, metrics_service, response
+from tests.backends.metrics_service import Service, response
 
 LIBTPU = Path(__file__).parents[2] / ".venv-tpu/lib/python3.11/site-packages/libtpu/libtpu.so"
 
@@ -25,12 +26,18 @@ LIBTPU = Path(__file__).parents[2] / ".venv-tpu/lib/python3.11/site-packages/lib
 @pytest.fixture
 def serve():
     """Starts the service with some metrics; returns its port and the service."""
-    with ExitStack() as services:
+    servers = []
 
-        def start(metrics: dict[str, list[float]]) -> tuple[int, Service]:
-            return services.enter_context(metrics_service(metrics))
+    def start(metrics: dict[str, list[float]]) -> tuple[int, Service]:
+        service = Service(metrics)
+        servers.append(grpc.server(ThreadPoolExecutor(1), handlers=[service]))
+        port = servers[-1].add_secure_port("localhost:0", grpc.local_server_credentials())
+        servers[-1].start()
+        return port, service
 
-        yield start
+    yield start
+    for server in servers:
+        server.stop(None).wait()
 
 
 def test_a_host_s_chips_are_read(serve, monkeypatch):

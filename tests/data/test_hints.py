@@ -8,11 +8,8 @@ from tests.data.conftest import small
 from trm.data import hints
 from trm.data.dataset import load
 from trm.errors import UserError
-from trm.study.dataset_identity import dataset_identity
-from trm.study.fingerprint import run_fingerprint
 from trm.study.reading import error_sentence
 from trm.study.schema import RunConfig
-from trm.study.stages import draw_stages
 from trm.tasks.build import build_dataset
 
 
@@ -66,7 +63,6 @@ def test_held_out_puzzles_get_their_hints_once(tmp_path, pool_4x4, set_4x4):
     fewer = small(held_out_hints=(2, 3), test_puzzles=30)
     build_dataset(fewer, pool_4x4, tmp_path / "fewer")
     assert (load(tmp_path / "fewer", "test").inputs == again[0].inputs[:30]).all()
-    assert dataset_identity(config) != dataset_identity(small())
 
 
 def config(**data):
@@ -74,25 +70,9 @@ def config(**data):
     return RunConfig.model_validate({"data": base | data})
 
 
-def test_hints_are_part_of_the_runs_identity_and_not_of_the_data_sets():
-    stage = {"until": 0.5, "hints": [4, 8]}
-    variants = [{}, {"hints": [0, 4]}, {"hints": [1, 4]}, {"curriculum": [stage]}]
-    assert len({run_fingerprint(config(**v)) for v in variants}) == len(variants)
-    assert run_fingerprint(config(hints=[0, 0])) == run_fingerprint(config())
-    assert len({str(dataset_identity(config(**v).data)) for v in variants}) == 1
-
-
-def test_a_curriculum_of_hints_ends_with_the_datas_own():
-    stages = [{"until": 0.25, "hints": [8, 12]}, {"until": 0.5}, {"until": 0.75, "hints": [0, 2]}]
-    found = draw_stages(config(hints=[4, 6], curriculum=stages).data, 10)
-    assert [stage[:2] for stage in found] == [(3, (8, 12)), (5, (4, 6)), (8, (0, 2)), (10, (4, 6))]
-
-
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({"hints": [3, 1]}, "data.hints.*two whole numbers"),
-        ({"hints": 3}, "data.hints.*two whole numbers"),
         ({"hints": "auto"}, "data.hints.*two whole numbers"),
         ({"hints": [0, 1.5]}, "data.hints.*two whole numbers"),
         ({"held_out_hints": [-1, 2]}, "data.held_out_hints.*two whole numbers"),

@@ -33,6 +33,7 @@ def test_an_identity_is_a_config_of_the_same_identity(config):
 def test_fields_that_nothing_reads_are_no_part():
     assert source_identity(small()) == source_identity(small(maze_size=12, train_puzzles=5, augmentations=9))
     assert dataset_identity(small()) == dataset_identity(small(min_path=3))
+    assert dataset_identity(small()) == dataset_identity(small(hints=(0, 4)))  # of the run alone
     files = [
         DataConfig(source="csv", sha256=("a" * 64,), files=(name,)) for name in ("here.csv", "there.csv")
     ]

@@ -92,13 +92,8 @@ def test_a_sources_own_division_is_kept():
     assert not {0, 1, 2} & set(found.train.tolist() + found.validation.tolist())
     assert found.left_out == 3
     assert len(split(pool, wanted(20, 5, 4), "pool").test) == 4
-    for numbers, words in (
-        ((23, 5, None), "22 puzzles left for data.train"),
-        ((1, 28, None), "data.validation"),
-        ((1, 1, 11), "10 puzzles left for data.test"),
-    ):
-        with pytest.raises(UserError, match=words):
-            split(pool, wanted(*numbers), "pool")
+    with pytest.raises(UserError, match="10 puzzles left for data.test"):
+        split(pool, wanted(1, 1, 11), "pool")
 
 
 @pytest.mark.parametrize(

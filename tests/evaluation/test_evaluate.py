@@ -97,6 +97,13 @@ def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):
     assert solved[1] == [40 - fixed["correct"], fixed["correct"]]
     assert (len(solved[3]), sum(solved[3])) == (4, 40)
     assert sum(solved[3][1:]) == found["test", "oracle", 6, 3]["correct"]
+    clues = (Dataset(dataset_folder).split("test").inputs > 1).sum(1)
+    for row in (found["test", "fixed", steps, 1] for steps in (1, 4, 6)):
+        rows = row["bins"]["clues"]
+        assert [(b["from"], b["to"], b["puzzles"]) for b in rows] == [
+            (n, n, (clues == n).sum()) for n in np.unique(clues)
+        ]
+        assert sum(b["correct"] for b in rows) == row["correct"]
     halting = document["halting"]
     assert halting["steps"] == [1, 2, 3, 4, 5, 6]
     assert halting["solved"][0] == found["test", "fixed", 1, 1]["exact_accuracy"]
@@ -111,17 +118,6 @@ def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):
 def evaluate_words(run, data, out, settings):
     words = f"evaluate --run {run} --dataset {data} --out {out} --threads 1 --evaluation"
     return [*words.split(), json.dumps(settings)]
-
-
-def test_accuracy_by_difficulty(trained, dataset_folder):
-    document = evaluation(trained, dataset_folder, unroll=(2, 4), train_puzzles=0).run()
-    puzzles = Dataset(dataset_folder).split("test")
-    clues = (puzzles.inputs > 1).sum(1)
-    for row in document["results"]:
-        found = row["bins"]["clues"]
-        assert [(b["from"], b["to"]) for b in found] == [(n, n) for n in np.unique(clues)]
-        assert [b["puzzles"] for b in found] == [(clues == b["from"]).sum() for b in found]
-        assert sum(b["correct"] for b in found) == row["correct"]
 
 
 def test_bins_of_ratings_double_and_many_clue_counts_share_bins():
@@ -198,15 +194,11 @@ def test_choosing_among_restarts():
     best, majority, oracle = policies.chosen(answers, halts, policies.is_right(answers, labels, ignore=0))
     assert (best.tolist(), majority.tolist()) == ([0, 2], [2, 1])
     assert oracle.tolist()[0] in (1, 2)
-
-
-@pytest.mark.parametrize(("ignore", "right"), [(0, 0), (-1, 1)])
-def test_the_oracle_ignores_what_the_score_ignores(ignore, right):
-    """Data sets of other tools may ignore no label: then an answer must have the padding right, too."""
-    answers = torch.tensor([[[1, 1]], [[1, 0]]], dtype=torch.uint8)
-    labels = torch.tensor([[1, 0]], dtype=torch.uint8)
-    rights = policies.is_right(answers, labels, ignore)
-    assert policies.chosen(answers, torch.tensor([[1.0], [0.0]]), rights)[2].tolist() == [right]
+    # data sets of other tools may ignore no label: then an answer must have the padding right, too
+    answers, labels = torch.tensor([[[1, 1]], [[1, 0]]]), torch.tensor([[1, 0]])
+    for ignore, right in ((0, 0), (-1, 1)):
+        rights = policies.is_right(answers, labels, ignore)
+        assert policies.chosen(answers, halts[:2, :1], rights)[2].tolist() == [right]
 
 
 def test_an_evaluation_goes_on_after_its_time_limit_bit_for_bit(

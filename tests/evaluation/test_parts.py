@@ -35,22 +35,14 @@ def parts(folder: Path) -> Parts:
     return found
 
 
-def test_batches_of_an_earlier_process_are_not_computed_again(tmp_path):
+@pytest.mark.parametrize(("batches", "computed"), [(BATCHES, 0), ([slice(0, 3), slice(3, 4)], 2)])
+def test_batches_of_an_earlier_process_are_computed_again_only_in_another_size(tmp_path, batches, computed):
     first = parts(tmp_path)
     whole = first.compute("work", BATCHES, one)
     first.save()
     again = parts(tmp_path)
-    assert again.compute("work", BATCHES, one)["rows"].tolist() == whole["rows"].tolist() == [0, 1, 2, 3]
-    assert (first.done, again.done) == (2, 0)
-
-
-def test_batches_of_another_size_are_computed_again(tmp_path):
-    first = parts(tmp_path)
-    first.compute("work", BATCHES, one)
-    first.save()
-    again = parts(tmp_path)
-    assert again.compute("work", [slice(0, 3), slice(3, 4)], one)["rows"].tolist() == [0, 1, 2, 3]
-    assert again.done == 2
+    assert again.compute("work", batches, one)["rows"].tolist() == whole["rows"].tolist() == [0, 1, 2, 3]
+    assert (first.done, again.done) == (2, computed)
 
 
 def damaged(folder: Path) -> bytes:

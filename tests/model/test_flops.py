@@ -46,11 +46,6 @@ def test_a_multiple_that_no_network_can_take_is_refused(multiple):
         ModelConfig(multiple=multiple)
 
 
-def test_learned_positions_are_counted():
-    shapes = parameter_shapes(MLP.model_copy(update={"position": "learned"}), 81, 11)
-    assert shapes["position.weight"] == (97, 512)
-
-
 def curriculum(steps, *stages):
     """Training with stages (until, T, n, Nsup)."""
     keys = ("until", "h_cycles", "l_cycles", "halt_max_steps")

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from trm.model.losses import expected_further_steps, halting_loss, judge, log_stablemax
+from trm.model.losses import expected_further_steps, judge, log_stablemax
 
 
 def published_log_stablemax(logits):
@@ -43,11 +43,6 @@ def test_nothing_is_ignored_without_an_ignored_label():
     labels = torch.zeros(1, 3, dtype=torch.uint8)
     answer = judge(torch.zeros(3, 1, 2), labels, ignore=-1)
     assert answer.valid.item() == answer.exact.item() == 1
-
-
-def test_halting_loss_is_half_the_binary_cross_entropy():
-    loss = halting_loss(torch.tensor([2.0, 2.0]), torch.tensor([1.0, 0.0]))
-    torch.testing.assert_close(loss, 0.5 * torch.log1p(torch.exp(torch.tensor([-2.0, 2.0]))))
 
 
 def test_expected_further_steps_by_simulation():

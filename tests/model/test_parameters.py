@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from trm.model.parameters import Layout, initial_states, initial_weights, truncated_normal, uniform
+from trm.model.parameters import Layout, truncated_normal, uniform
 from trm.study.schema import ModelConfig
 
 MODEL = ModelConfig(d_model=32, puzzle_tokens=1)
@@ -23,19 +23,6 @@ def test_draws_depend_on_seed_name_and_step_alone():
     assert all(not np.array_equal(first, other) for other in others)
     # pinned: resumed and repeated runs rely on these very numbers
     assert uniform(0, "exploration", (2,), range(1, 2)).tolist() == [[0.5363276372088326, 0.5713371593682925]]
-
-
-def test_initial_weights():
-    weights = initial_weights(MODEL, seq_len=16, vocab=6, seed=0)
-    assert (weights["halt.weight"] == 0).all()
-    assert (weights["halt.bias"] == -5).all()
-    gate_up = weights["blocks.0.channel_mlp.gate_up"]
-    assert gate_up.std().item() == pytest.approx(32**-0.5, rel=0.03)
-    assert weights["embed.weight"].std().item() == pytest.approx(32**-0.5, rel=0.15)
-    assert not torch.equal(gate_up, weights["blocks.1.channel_mlp.gate_up"])
-    states = initial_states(MODEL, 0, torch.bfloat16)
-    assert states["h_init"].dtype == torch.bfloat16
-    assert not torch.equal(states["h_init"], states["l_init"])
 
 
 def test_views_are_aligned_and_cover_the_buffer():

@@ -42,18 +42,6 @@ def test_killed_at_twenty_random_moments(dataset_folder, expected, tmp_path):
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
-def test_what_a_kill_leaves_half_written_is_removed(dataset_folder, tmp_path):
-    folder = CheckpointFolder(tmp_path / "checkpoints/run")
-    folder.write(1, "state.safetensors", b"half")  # no manifest followed
-    for name in (".history.csv.1.tmp", ".restore-step-1/part"):
-        folder.write_extra(name, b"half")
-    folder.tidy()
-    assert [path.name for path in folder.root.iterdir()] == ["step-00000001"]
-    found = train(config(training={"steps": 3}), dataset_folder, tmp_path)
-    assert found.saver.folder.unfinished() == []
-    assert found.saver.folder.steps() == [2, 3]
-
-
 UNSHARE = ["unshare", "--map-root-user", "--mount"]
 FULL = """
     mount -t tmpfs -o size=1300k tmpfs "$0"

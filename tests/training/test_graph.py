@@ -34,9 +34,11 @@ def graphed(run, data, root, capture):
 @pytest.mark.parametrize(
     "training", [{}, {"micro_batches": 2, "max_grad_norm": 0.1, "exploration": 0.3}], ids=["", "more"]
 )
-def test_replays_are_steps(training, dataset_folder, tmp_path):
-    """Every batch counts once, for each stage of the curriculum, through capture and self-check."""
+def test_replays_are_steps(training, dataset_folder, tmp_path, monkeypatch):
+    """Every batch counts once, for each stage of the curriculum, through capture and self-check; the sum over workers
+    is between the halves."""
     run, captured = config(training=RUN | training), []
+    monkeypatch.setattr("trm.backends.cpu.device.CpuBackend.all_reduce", lambda backend, flat: flat.mul_(2))
 
     def counted(*calls):
         captured.append(calls)
@@ -114,7 +116,7 @@ def test_the_compiled_network_is_the_plain_one(monkeypatch, mixer):
         return aot_eager(graph, inputs)
 
     monkeypatch.setattr(compiled, "OPTIONS", {"backend": record})
-    model = ModelConfig(d_model=16, heads=2, puzzle_tokens=1, h_cycles=2, l_cycles=2, **mixer)
+    model = ModelConfig(d_model=16, heads=2, layers=1, puzzle_tokens=1, h_cycles=2, l_cycles=1, **mixer)
     both = (supervision_step(kind, model, torch.float32) for kind in (compiled.CompiledNetwork, PlainNetwork))
     for ours, theirs in zip(*([*outputs, *grads.values()] for outputs, grads, _ in both), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

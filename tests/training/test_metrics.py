@@ -62,13 +62,13 @@ def test_every_series_is_measured(told):
 
 
 def test_what_chips_do_is_in_the_history_and_in_the_status(dataset_folder, tmp_path, monkeypatch):
-    found = iter([Use(2**34, 2**35, None), Use(2**33, 2**35, 87.654), Use(None, None, None)])
+    found = iter([Use(2**34, 2**35, None), Use(None, None, None), Use(2**33, 2**35, 87.654)])
     monkeypatch.setattr(CpuBackend, "use", lambda self: next(found))
     monkeypatch.setenv("TPU_STATUS_FILE", str(tmp_path / "status"))
     train(config(training={"steps": 6, "batch_size": 8}), dataset_folder, tmp_path, log_every=2, evals=1)
     told = [(row["perf/hbm_bytes/0"], row["perf/duty_cycle_percent/0"]) for row in history(tmp_path)]
-    assert told == [(str(2**34), ""), (str(2**33), "87.65"), ("", "")]
-    assert (tmp_path / "status").read_text() == "at step 6"
+    assert told == [(str(2**34), ""), ("", ""), (str(2**33), "87.65")]
+    assert (tmp_path / "status").read_text() == "at step 6, HBM 8.0 of 32.0 GiB, duty cycle 88 %"
 
 
 def test_norms_of_the_parts_make_up_the_norm_of_the_whole(told):

@@ -70,8 +70,12 @@ def test_newest_and_best_are_kept(dataset_folder, tmp_path):
     assert set(kept) == {16, 17, 18, 19, 20} | {found.record.best["step"]}
 
 
-@pytest.mark.parametrize("name", ["state.safetensors", "carry-0.safetensors", "meta.json", "manifest.json"])
-@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("state.safetensors", how) for how in DAMAGES]
+    + [("carry-0.safetensors", "missing"), ("meta.json", "flipped")]
+    + [("manifest.json", how) for how in DAMAGES],
+)
 def test_a_broken_newest_costs_one_step_and_changes_nothing(name, how, dataset_folder, tmp_path, caplog):
     run = config(training={"steps": 4})
     whole = train(run, dataset_folder, tmp_path / "whole")
@@ -94,11 +98,16 @@ def test_one_that_cannot_be_read_is_not_taken_for_damaged(dataset_folder, tmp_pa
         load_newest(found.saver.folder)
 
 
-def test_an_interrupted_write_is_no_checkpoint(tmp_path):
-    folder = CheckpointFolder(tmp_path)
-    folder.write(5, "state.safetensors", b"half")
-    assert folder.steps() == []
-    assert load_newest(folder) is None
+def test_what_a_kill_leaves_half_written_is_removed(dataset_folder, tmp_path):
+    folder = CheckpointFolder(tmp_path / "checkpoints/run")
+    folder.write(1, "state.safetensors", b"half")  # no manifest followed
+    for name in (".history.csv.1.tmp", ".restore-step-1/part"):
+        folder.write_extra(name, b"half")
+    folder.tidy()
+    assert [path.name for path in folder.root.iterdir()] == ["step-00000001"]
+    found = train(config(training={"steps": 3}), dataset_folder, tmp_path)
+    assert found.saver.folder.unfinished() == []
+    assert found.saver.folder.steps() == [2, 3]
 
 
 def test_a_format_of_another_version_is_refused(dataset_folder, tmp_path):

@@ -51,30 +51,42 @@ def rows_of(text):
     return list(csv.DictReader(text.splitlines()))
 
 
-def test_a_puzzle_is_solved_and_its_answer_grows(trained, capsys):
+def test_a_puzzle_is_solved_and_its_answer_grows(trained, capsys, monkeypatch):
+    """Spinning threads would take the time of those that they wait for; a long search is not silent."""
     run, puzzles = trained
     question, answer = puzzles[0]
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    clock = SimpleNamespace(monotonic=itertools.count(step=3.0).__next__)
+    monkeypatch.setattr("trm.data.progress.time", clock)
     assert solve_with(run, question) == 0
-    shown = capsys.readouterr().out
-    assert shown.split()[0] == "puzzle"
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
+    said = capsys.readouterr()
+    assert said.out.split()[0] == "puzzle"
     for words in (answer, "keeps every rule and clue", "step 1", "It is the puzzle's only solution."):
-        assert words in shown
+        assert words in said.out
+    sentence = r"solving with run: .* of 1 puzzles solved, step 1 of \d+, start 1 of 4"
+    assert re.search(sentence, said.err)
 
 
 def test_a_csv_file_is_solved_and_written(trained, tmp_path, capsys):
     run, puzzles = trained
     file, out = tmp_path / "puzzles.csv", tmp_path / "out.csv"
-    file.write_text("question,answer\n" + "".join(f"{q},{a}\n" for q, a in puzzles))
+    full = puzzles[0][1]  # a complete grid is not counted
+    file.write_text("question,answer\n" + "".join(f"{q},{a}\n" for q, a in [*puzzles, (full, full)]))
     code = solve_with(run, file, "--out", out)
-    rows = rows_of(out.read_text())
+    *rows, last = rows_of(out.read_text())
     solved = [row["solved"] == "1" for row in rows]
     assert code == (0 if all(solved) else 1)
     assert sum(solved) >= 5
+    assert (last["answer"], last["solved"]) == (full, "")
     assert [row["question"] for row in rows] == [q for q, _ in puzzles]
     for row in rows:
         right = keeps_rules(FOUR, *(from_text(row[name])[None] for name in ("question", "answer")))[0]
         assert right == (row["solved"] == "1")
-    assert f"{sum(solved)} of 6 puzzles solved" in capsys.readouterr().out
+    said = rf"{sum(solved)} of 6 puzzles solved .*; 1 are complete grids"
+    assert re.search(said, capsys.readouterr().out)
+    assert solve_with(run, full) == 0
+    assert "nothing to solve" in capsys.readouterr().out
 
 
 def test_a_file_takes_the_training_precision_unless_told(tmp_path, monkeypatch, capsys):
@@ -102,18 +114,6 @@ def test_many_puzzles_come_from_the_standard_input(trained, monkeypatch, capsys)
     assert "the file's" not in said.err
 
 
-def test_complete_grids_are_not_counted(trained, tmp_path, capsys):
-    run, puzzles = trained
-    (question, answer), file, out = puzzles[0], tmp_path / "full.csv", tmp_path / "out.csv"
-    file.write_text(f"question,answer\n{answer},{answer}\n{question},{answer}\n")
-    solve_with(run, file, "--out", out)
-    rows = rows_of(out.read_text())
-    assert (rows[0]["answer"], rows[0]["solved"]) == (answer, "")
-    assert re.search(r"[01] of 1 puzzles solved .*; 1 are complete grids", capsys.readouterr().out)
-    assert solve_with(run, answer) == 0
-    assert "nothing to solve" in capsys.readouterr().out
-
-
 def test_a_puzzle_says_how_many_solutions_it_has(trained, capsys):
     """And whether the answer breaks the rules: a run that knows no such puzzle."""
     options = ["--steps", "1", "--restarts", "1"]
@@ -123,18 +123,6 @@ def test_a_puzzle_says_how_many_solutions_it_has(trained, capsys):
     said = capsys.readouterr().out
     assert "The puzzle has several solutions" in said
     assert ("breaks the rules" if code else "keeps every rule") in said
-
-
-def test_threads_wait_passively_and_progress_is_said(trained, capsys, monkeypatch):
-    """Spinning threads take the time of those that they wait for; a long search is not silent."""
-    run, puzzles = trained
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    clock = SimpleNamespace(monotonic=itertools.count(step=3.0).__next__)
-    monkeypatch.setattr("trm.data.progress.time", clock)
-    solve_with(run, puzzles[0][0])
-    assert os.environ["OMP_WAIT_POLICY"] == "passive"
-    sentence = r"solving with run: .* of 1 puzzles solved, step 1 of \d+, start 1 of 4"
-    assert re.search(sentence, capsys.readouterr().err)
 
 
 class Scripted:

@@ -1,7 +1,7 @@
-"""A step, and a run: pinned losses, independent implementations, precisions, the files of a run."""
+"""A step, and a run: pinned losses, an independent implementation, precisions, the files of a run."""
 
 import json
-from itertools import islice
+from itertools import repeat
 
 import pytest
 import torch
@@ -10,13 +10,12 @@ from examples import train_simple
 from tests.model.equations import EagerTrainer, EagerTRM
 from tests.training.conftest import config, first_losses, history, steps, train, trainer
 from tests.training.puzzles import write_dataset
-from tests.training.test_resume import metrics
 from trm.backends.cpu import build
 from trm.model.parameters import initial_states, initial_weights
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
 from trm.study.flops import parameter_shapes
-from trm.study.stages import Recursion
 from trm.training import programs
+from trm.training.dataset import Dataset
 from trm.training.kernel_step import KernelStep
 from trm.training.metrics import INDEX
 from trm.training.outputs import load_weights
@@ -31,41 +30,6 @@ def test_golden_losses(dataset_folder, tmp_path):
     """If this fails, the mathematics of training has changed: raise RECIPE_VERSION, and pin the new losses here."""
     losses = first_losses(config(), dataset_folder, tmp_path, 6)
     assert losses == pytest.approx(GOLDEN[RECIPE_VERSION], rel=1e-4)
-
-
-def test_equals_the_independent_trainer(dataset_folder, tmp_path):
-    """Whole steps, with carry, halting, exploration, puzzle table, optimiser and average."""
-    # a batch of the whole data set in file order would hide nothing: slots keep and drop rows by their own rule
-    run = config(training={"steps": 6, "puzzle_lr": 3e-3, "puzzle_weight_decay": 0.2})
-    ours = trainer(run, dataset_folder, tmp_path)
-    net = EagerTRM(run.model, 16, 6, 1, torch.float32)
-    net.load_ours(initial_weights(run.model, 16, 6, 0), initial_states(run.model, 0, torch.float32))
-    theirs = EagerTrainer(net, run.training, 16, 16)
-    held = None
-    for step in range(1, 7):
-        batch = ours.feed.batch(step)
-        rows = transformed(ours.program.originals, batch)
-        fresh = [rows.inputs.long(), rows.labels.long(), rows.puzzle.long()]
-        if held is None:
-            held = fresh
-        held = [torch.where(theirs.halted.view(-1, *[1] * (f.dim() - 1)), f, h) for f, h in zip(fresh, held)]
-        expected = theirs.step(held[0], held[1], held[2], batch.minimum)
-        ours.program(batch, Recursion.of(run.model))
-        sums, _, _ = ours._fetch()
-        assert sum(sums[INDEX["lm_loss"] : INDEX["cost_loss"] + 1]) == pytest.approx(expected, rel=1e-5)
-        ours.state.meter.sums.zero_()
-    views = ours.state.layout.views(ours.state.params)
-    averaged = ours.state.layout.views(ours.state.averaged())
-    names = dict(net.named_parameters())
-    # the baseline's average starts at the initial weights: their share is taken out
-    share, initial = run.training.ema**6, initial_weights(run.model, 16, 6, 0)
-    averages = dict(zip(names, theirs.ema))
-    for name in views:
-        key = name if name in names else f"{name}.weight"
-        torch.testing.assert_close(views[name], names[key].detach(), rtol=1e-4, atol=2e-5)
-        without = (averages[key] - share * initial[name]) / (1 - share)
-        torch.testing.assert_close(averaged[name], without, rtol=1e-4, atol=5e-5)
-    torch.testing.assert_close(ours.state.puzzle_table, net.puzzle)
 
 
 STEPS = {
@@ -104,7 +68,7 @@ def test_the_kernels_step_equals_the_one_through_autograd(case, dataset_folder, 
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
 def test_the_algorithm_on_one_page_has_the_losses_of_the_engine(dataset_folder, tmp_path, monkeypatch, mixer):
-    """examples/train_simple.py."""
+    """examples/train_simple.py; its average and its puzzle table are the engine's, too."""
     monkeypatch.setattr("trm.backends.cpu.device.CpuBackend.implementation", "plain")
     run = config(
         {"mixer": mixer, "l_cycles": 2, "layers": 1},
@@ -118,9 +82,31 @@ def test_the_algorithm_on_one_page_has_the_losses_of_the_engine(dataset_folder, 
 
     fed = (engine.feed.batch(step) for step in range(1, 21))
     batches = ((*transformed(engine.program.originals, batch), batch.minimum) for batch in fed)
-    losses = train_simple.train(run.model, run.training, weights, [*starts], sizes.num_ids, batches)
-    assert [loss for loss, *_ in islice(losses, 20)] == pytest.approx(expected, abs=1e-5)
+    simple = train_simple.train(run.model, run.training, weights, [*starts], sizes.num_ids, batches)
+    losses, averages, tables = zip(*(next(simple) for _ in range(20)), strict=True)
+    assert list(losses) == pytest.approx(expected, abs=1e-5)
     assert expected[-1] < 0.9 * expected[0]
+    steps(engine, 1, 20)
+    state = engine.state
+    for name, tensor in state.layout.views(state.averaged()).items():
+        torch.testing.assert_close(averages[-1][name], tensor, rtol=1e-3, atol=2e-4)
+    torch.testing.assert_close(tables[-1], state.puzzle_table)
+
+
+def test_the_baseline_of_the_benchmarks_is_the_algorithm_on_one_page(dataset_folder):
+    """On one batch, as benchmarks/step.py trains it."""
+    run, rows = (
+        config(training={"steps": 6, "warmup_steps": 2}),
+        Dataset(dataset_folder).split("train").first(16),
+    )
+    weights, starts = initial_weights(run.model, 16, 6, 0), initial_states(run.model, 0, torch.float32)
+    net = EagerTRM(run.model, 16, 6, 1, torch.float32)
+    net.load_ours(weights, starts)
+    baseline, none = EagerTrainer(net, run.training, 16, 16), torch.zeros(16, dtype=torch.int64)
+    questions, answers = torch.from_numpy(rows.inputs), torch.from_numpy(rows.labels)
+    batches = repeat((questions, answers, none, none))
+    for loss, *_ in train_simple.train(run.model, run.training, weights, [*starts.values()], 1, batches):
+        assert baseline.step(questions.long(), answers.long(), none) == pytest.approx(loss, rel=1e-5)
 
 
 def test_the_algorithm_on_one_page_learns_and_writes_the_file_of_a_run(tmp_path, monkeypatch, capsys):
@@ -162,16 +148,6 @@ def test_a_run_learns_and_writes_its_files(dataset_folder, tmp_path):
         assert torch.equal(trained.weights(kind)["head.weight"], done.state.layout.views(flat)["head.weight"])
 
 
-def test_equal_seeds_give_equal_runs_and_others_differ(dataset_folder, tmp_path):
-    a, b, c = (
-        train(config(seed=seed), dataset_folder, tmp_path, name)
-        for seed, name in ((1, "a"), (1, "b"), (2, "c"))
-    )
-    assert torch.equal(a.state.params, b.state.params)
-    assert not torch.equal(a.state.params, c.state.params)
-    assert metrics(a) == metrics(b) != metrics(c)
-
-
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "bfloat16_weights"])
 def test_every_precision_trains_close_to_float32(precision, dataset_folder, tmp_path):
     exact = first_losses(config(), dataset_folder, tmp_path, 8)
@@ -186,18 +162,3 @@ def test_micro_batches_equal_the_whole_batch(data, dataset_folder, tmp_path):
     split = config(training={"micro_batches": 4}, data=data)
     parts = first_losses(split, dataset_folder, tmp_path, 6, "parts")
     assert parts == pytest.approx(whole, rel=1e-5)
-
-
-def test_a_short_run_is_evaluated_by_the_weights_that_it_had(dataset_folder, tmp_path):
-    """With a decay of 0.9999 the average of 60 steps is the plain mean of the weights, not the random start."""
-    run = config(training={"steps": 60, "batch_size": 32, "lr": 3e-3, "ema": 0.9999})
-    done = trainer(run, dataset_folder, tmp_path)
-    seen = []
-    done.program.before_update = lambda: seen.append(done.state.params.clone())
-    done.run()
-    mean = torch.stack([*seen[1:], done.state.params]).mean(0)
-    torch.testing.assert_close(done.state.averaged(), mean, rtol=2e-2, atol=2e-4)
-    assert torch.equal(
-        load_weights(tmp_path / "run").weights("ema")["head.weight"],
-        done.state.layout.views(done.state.averaged())["head.weight"],
-    )

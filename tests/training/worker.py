@@ -13,12 +13,9 @@ from pathlib import Path
 import torch
 
 from tests.training.conftest import first_losses, trainer
-from tests.training.recording import capture
-from trm.backends.tpu.metrics import TpuMetrics
 from trm.errors import UserError
 from trm.study.schema import RunConfig
 from trm.training import loop
-from trm.training.graphed import GraphedStep
 
 
 def run(task: str, config: RunConfig, data: Path, root: Path, rank: int) -> int:
@@ -30,12 +27,6 @@ def run(task: str, config: RunConfig, data: Path, root: Path, rank: int) -> int:
         found.state.params[3] += 1e-6
     if task == "hang":  # set now, so that a slow start of a process is no fault
         torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
-    if task == "graphed":
-        before = found.program
-        found.program = GraphedStep(found.state, before.originals, found.backend, capture)
-        found.program.before_update = before.before_update
-    if task == "chips":
-        found.backend.use = TpuMetrics().read
     original = found.program
 
     def program(batch, recursion):
@@ -44,8 +35,6 @@ def run(task: str, config: RunConfig, data: Path, root: Path, rank: int) -> int:
             return
         if task in ("perturb", "flip"):
             found.state.params[3] += 1e-6
-        if task == "die":
-            os._exit(9)
         if task == "hang":
             os.kill(os.getpid(), signal.SIGSTOP)
 

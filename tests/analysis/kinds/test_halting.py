@@ -2,7 +2,7 @@
 
 import json
 
-from tests.analysis.conftest import Drawn, figure
+from tests.analysis.conftest import figure
 from tests.analysis.synthetic import experiment
 from trm.analysis.drawing import styled
 from trm.analysis.kinds import draw
@@ -31,8 +31,3 @@ def test_each_evaluation_of_a_run_has_its_own(tmp_path) -> None:
     ema, raw = (item.value for item in drawing.findings if item.metric == "mean_steps")
     assert raw == 1.0
     assert ema > 1.5
-
-
-def test_steps_and_the_share_that_halted_are_found(drawn: Drawn) -> None:
-    drawing = drawn("mixer", kind="halting")
-    assert [item.metric for item in drawing.findings] == ["mean_steps"] * 2 + ["halted"] * 2

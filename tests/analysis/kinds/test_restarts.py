@@ -1,9 +1,8 @@
-"""`restarts`: what a few attempts predict of all of them, and what each way to choose keeps."""
+"""`restarts`: what a few attempts predict of all of them."""
 
 import numpy as np
 import pytest
 
-from tests.analysis.conftest import Drawn
 from trm.analysis.fits.restarts import Attempts, any_of, fit_attempts, same_share
 from trm.analysis.fits.restarts import drawn as resampled
 
@@ -53,15 +52,3 @@ def test_the_rival_solves_the_same_share_of_the_rest_at_every_doubling() -> None
     """One attempt solves 1/2 and two 3/4: half of the rest; so four solve 7/8 and eight 15/16."""
     assert same_share(np.array([1.0, 2, 1]), 8) == pytest.approx(15 / 16)
     assert Attempts(0.5, 1e-5).solved(np.array([3.0]))[0] == pytest.approx(7 / 8, abs=1e-3)
-
-
-def test_every_way_to_choose_stands_beside_the_prediction(drawn: Drawn) -> None:
-    drawing = drawn("inference", kind="restarts")
-    shown = [(item.kind, item.subject) for item in drawing.findings]
-    assert shown[:3] == [
-        ("level", "any of 4 attempts"),
-        ("level", "a vote of 4 attempts"),
-        ("level", "the halt logit among 4 attempts"),
-    ]
-    assert [kind for kind, _ in shown[3:]] == ["prediction", "prediction", "level", "level"]
-    assert [item.metric for item in drawing.findings[-2:]] == ["restart_rate", "restart_correlation"]

@@ -1,40 +1,38 @@
 """Rematerialisation follows from predicted memory, and changes no number."""
 
+from typing import Any
+
 import pytest
 import torch
 
+from tests.backends.supervision import SEQ, VOCAB, supervision_step
 from trm.backends.tpu.network import HBM_SHARE, XlaNetwork
 from trm.backends.tpu.recursion import block_of
 from trm.errors import UserError
 from trm.model.parameters import Layout, architecture, initial_weights
 from trm.study.schema import ModelConfig
 
-MODEL = ModelConfig.model_validate({"mixer": "mlp", "d_model": 32, "heads": 2, "puzzle_tokens": 2})
+MODEL = ModelConfig(d_model=32, heads=2, puzzle_tokens=2, h_cycles=1, l_cycles=2)
 ROWS = 64
 
 
 def gradients() -> tuple[XlaNetwork, torch.Tensor]:
-    layout, arch = Layout.of(MODEL, 16, 6), architecture(MODEL, torch.float32)
-    params, grads = torch.zeros(layout.size), torch.zeros(layout.size)
-    weights = initial_weights(MODEL, 16, 6, 0)
-    for name, view in layout.views(params).items():
-        view.copy_(weights[name])
-    network = XlaNetwork(layout, params, grads, arch)
-    network.prepare()
-    generator = torch.Generator().manual_seed(0)
-    z = torch.randn(18, ROWS, 32, generator=generator)
-    cells = torch.randint(0, 6, (ROWS, 16), generator=generator)
-    z_H, _, logits, halt = network(z, z.flip(0), cells, torch.zeros(ROWS, 32), 1, 2)
-    (z_H.square().mean() + logits.square().mean() + halt.sum()).backward()
-    return network, grads
+    made: list[XlaNetwork] = []
+
+    def network(*parts: Any) -> XlaNetwork:
+        made.append(XlaNetwork(*parts))
+        return made[0]
+
+    _, grads, _ = supervision_step(network, MODEL, torch.float32, rows=ROWS)
+    return made[0], torch.cat([grad.flatten() for grad in grads.values()])
 
 
 def test_blocks_are_computed_again_where_their_activations_would_not_fit(monkeypatch):
     network, kept = gradients()
     assert network.remat is False
-    w = initial_weights(MODEL, 16, 6, 0)
-    each = block_of(w, architecture(MODEL, torch.float32), 18).bytes(ROWS, 4, xla=True)
-    need = 3 * MODEL.layers * each + 28.0 * kept.numel()
+    w = initial_weights(MODEL, SEQ, VOCAB, 0)
+    each = block_of(w, architecture(MODEL, torch.float32), SEQ + 2).bytes(ROWS, 4, xla=True)
+    need = 3 * MODEL.layers * each + 28.0 * Layout.of(MODEL, SEQ, VOCAB).size
     monkeypatch.setenv("TRM_XLA_HBM_GIB", str(1.05 * need / 0.9 / 2**30))
     assert gradients()[0].remat is False
     monkeypatch.setenv("TRM_XLA_HBM_GIB", str(0.95 * need / 0.9 / 2**30))

@@ -10,7 +10,7 @@ from tests.tasks.arc.test_arc import arc_config
 from trm.data.dataset import load
 from trm.data.pool import load_pool
 from trm.errors import UserError
-from trm.study.dataset_identity import dataset_identity, shape
+from trm.study.dataset_identity import shape
 from trm.study.schema import DataConfig
 from trm.tasks.arc.spec import FAMILIES
 from trm.tasks.build import build_source
@@ -59,9 +59,3 @@ def test_tasks_that_do_not_fit_the_canvas_are_left_out(tmp_path):
     alone.write_text(json.dumps({"train": [pair], "test": [pair]}))
     with pytest.raises(UserError, match="grids larger than data.arc_side=5: raise it"):
         build_source(arc_config([alone], arc_side=5), tmp_path / "other")
-
-
-def test_the_side_is_part_of_a_data_sets_name_unless_it_is_the_official_one():
-    assert dataset_identity(generated()) != dataset_identity(generated(arc_side=7))
-    official = DataConfig(task="arc", source="json", sha256=("ab",))
-    assert "arc_side" not in dataset_identity(official)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trm.training.optim.loss_scale import GROWTH_INTERVAL, INITIAL, adjusted, initial_scale
-from trm.training.optim.schedule import exploration_at, lr_factor
+from trm.training.optim.schedule import lr_factor
 
 
 def factor(step, **options):
@@ -22,11 +22,6 @@ def test_cosine_falls_to_the_minimum():
     assert factor(60, min_ratio=0.2) == pytest.approx(0.2 + 0.8 * 0.5)
     assert factor(110, min_ratio=0.2) == pytest.approx(0.2)
     assert factor(35, min_ratio=0.0) == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
-
-
-def test_exploration_is_linear_from_the_first_step_to_the_last():
-    assert [exploration_at(s, 11, 0.1, 0.0) for s in (1, 6, 11)] == pytest.approx([0.1, 0.05, 0.0])
-    assert exploration_at(7, 11, 0.1, None) == exploration_at(1, 1, 0.1, 0.5) == 0.1
 
 
 def test_loss_scale_halves_on_overflow_and_grows_after_enough_good_steps():
