@@ -32,16 +32,15 @@ def short_study(folder: Path, steps: int) -> Path:
     return study
 
 
-@pytest.mark.parametrize(("accelerator", "slices"), [("v4-16", 1), ("v4-8", 2)])
-def test_a_figure_asked_for_comes_back_through_a_preemption(tmp_path, accelerator, slices):
+def test_a_figure_asked_for_comes_back_through_a_preemption(tmp_path):
+    """A pool of two slices with two hosts each: one run takes a whole slice, the others one host each."""
     study = short_study(tmp_path, steps=100)
-    outcome = rehearse(tmp_path / "rehearsal", accelerator, slices, study, 2, faults=("preemption",))
+    outcome = rehearse(tmp_path / "rehearsal", "v4-16", 2, study, 2, faults=("preemption",))
     assert outcome.failures == [], "\n".join(outcome.rows)
 
 
-@pytest.mark.parametrize("slices", [1, 4])
-def test_a_short_campaign_of_faults_loses_nothing(tmp_path, slices):
-    done = campaign(tmp_path, faults=4, seed=slices, slices=slices)
+def test_a_short_campaign_of_faults_loses_nothing(tmp_path):
+    done = campaign(tmp_path, faults=4, seed=4, slices=4)
     assert sum(map(len, done.recoveries.values())) == 4
 
 
