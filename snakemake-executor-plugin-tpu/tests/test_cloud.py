@@ -93,25 +93,13 @@ def test_lack_of_capacity_is_waited_out_with_growing_pauses(api, play):
 @pytest.mark.parametrize(
     ("fault", "settings", "sentence"),
     [
-        (
-            lambda api: api.refuse(8, f"{LIMIT} has been exceeded. Limit: 0"),
-            {},
-            "has no quota for spot v4-64 in z: ",
-        ),
-        (
-            lambda api: None,
-            {"zone": "nowhere"},
-            "no access to TPUs in nowhere: .*gcloud compute tpus locations list",
-        ),
+        (lambda api: api.refuse(8, f"{LIMIT} has been exceeded. Limit: 0"), {}, "has no quota for spot v4-64 in z: "),
+        (lambda api: None, {"zone": "nowhere"}, "no access to TPUs in nowhere: .*gcloud compute tpus locations list"),
         (lambda api: setattr(api, "roles", {"roles/tpu.viewer"}), {}, "--role=roles/tpu.admin"),
-        (
-            lambda api: setattr(api, "roles", {"mute"}),
-            {},
-            "Not allowed to follow the request for pod in project p: ",
-        ),
+        (lambda api: setattr(api, "roles", {"mute"}), {}, "Not allowed to follow the request for pod in project p: "),
         (lambda api: setattr(api, "roles", {"roles/tpu.admin"}), {"service_account": "me@p"}, ACT_AS),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused_is_not_waited_for(api, play, monkeypatch, fault, settings, sentence):
     monkeypatch.setitem(ROLES, "mute", TPU_PERMISSIONS - {"tpu.operations.get"})
     fault(api)

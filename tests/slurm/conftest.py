@@ -203,7 +203,7 @@ def studies(cluster: Cluster, data: Path, folder: Path) -> Iterator[Callable[...
     cluster.ready()
 
     def make(**choices: float) -> Study:
-        document = one_run(scale="gpu", log_every=10, **choices)
+        document = one_run(scale="gpu", **({"log_every": 10} | choices))
         made.append(Study(folder / f"study-{len(made)}", cluster, document, data))
         return made[-1]
 

@@ -1,6 +1,6 @@
 """Controllers that are killed, stopped or lose Slurm."""
 
-from tests.slurm.test_interruptions import LONG, outage, restarts, stopped_steps, training_job
+from tests.slurm.test_interruptions import LONG, outage, restarts, stopped_steps
 
 
 def test_a_killed_controllers_jobs_are_taken_over_and_cancelled_for_good(new_study):
@@ -37,27 +37,6 @@ def test_jobs_that_wait_to_be_submitted_end_with_sigterm(new_study):
         process.terminate()
         study.wait(lambda: process.poll() == 1, "the end of the study")
     assert "not submitted: the workflow ends" in study.output
-
-
-def test_without_slurm_nothing_starts(new_study):
-    study = new_study(steps=LONG)
-    del study.environment["SLURM_CONF"]
-    process = study.start("--until", "train")
-    study.wait(lambda: process.poll() == 1, "the end of the study")
-    assert (
-        "Error: Slurm does not answer (squeue: fatal: Could not establish a configuration source"
-        in study.output
-    )
-
-
-def test_a_job_that_slurm_has_lost_is_submitted_again(new_study):
-    study = new_study(steps=LONG, checkpoint_minutes=0.002)
-    study.start("--until", "train", "--retries", "1", "--config", "lost_minutes=0.1")
-    training_job(study)
-    study.wait(study.newest_steps, "a checkpoint")
-    outage(study, "-c")  # without its state
-    study.wait(lambda: "Slurm does not know job" in study.output, "the notice")
-    study.wait(lambda: "resumed from" in study.log(), "the next start")
 
 
 def test_a_slurm_that_hangs_loses_no_job_and_runs_none_twice(new_study):
