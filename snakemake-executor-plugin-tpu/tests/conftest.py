@@ -1,6 +1,7 @@
 """One emulated pod of four hosts for all tests, and studies on it."""
 
 import asyncio
+import inspect
 
 import pytest
 from calls import Controller
@@ -92,6 +93,16 @@ def run_story(story, api, settings):
             await cloud.close()
 
     return asyncio.run(run()), output
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem) -> bool | None:
+    """Run a test that is a coroutine."""
+    if not inspect.iscoroutinefunction(pyfuncitem.function):
+        return None
+    names = inspect.signature(pyfuncitem.function).parameters
+    asyncio.run(pyfuncitem.function(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 def pytest_collection_modifyitems(items) -> None:

@@ -1,6 +1,5 @@
 """What the TPU API refuses, and how it fails: outages, missing roles, errors in one sentence."""
 
-import asyncio
 import re
 
 import pytest
@@ -64,12 +63,9 @@ def test_expired_credentials_are_reported_at_once(api, play):
     assert api.calls == ["GetNode"]
 
 
-def test_no_plain_text_api_elsewhere():
-    async def story():
-        await TpuCloud(ExecutorSettings(**POD, api_endpoint="10.0.0.1:80"), print).describe()
-
+async def test_no_plain_text_api_elsewhere():
     with pytest.raises(CloudError, match="is not on this machine"):
-        asyncio.run(story())
+        await TpuCloud(ExecutorSettings(**POD, api_endpoint="10.0.0.1:80"), print).describe()
 
 
 @pytest.mark.parametrize(

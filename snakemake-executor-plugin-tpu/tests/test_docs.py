@@ -51,7 +51,9 @@ def test_every_promise_names_tests_that_exist():
                 folder = ROOT.parent if "/" in file else ROOT / "tests"
                 files = [*([] if named_before else files), (folder / file).read_text()]
             pattern = re.escape(name).replace(r"\.\.\.", r"\w*")
-            assert all(re.search(rf"^def {pattern}\(", text, re.MULTILINE) for text in files if name), row
+            assert all(
+                re.search(rf"^(async )?def {pattern}\(", text, re.MULTILINE) for text in files if name
+            ), row
             names, named_before = names + 1, bool(name)
         assert names, row
 

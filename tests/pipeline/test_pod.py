@@ -21,12 +21,14 @@ from tests.rehearsal import PREFIX, STUDY, checkout, compiled_kernel, programs, 
 pytestmark = [pytest.mark.full, pytest.mark.skipif(bool(why_not()), reason=why_not() or "")]
 
 
-def short_study(folder: Path, steps: int) -> Path:
+def short_study(folder: Path, steps: int, **experiment: object) -> Path:
+    """The rehearsal's, cut short; `experiment`: its data_size in other words."""
     document = yaml.safe_load((ROOT / "config/rehearsal.yaml").read_text())
     document["scales"]["rehearsal"]["seeds"] = [0]
     document["base"]["training"]["steps"] = steps
     document["base"]["data"]["test_puzzles"] = 100
     del document["experiments"]["model_size"]
+    document["experiments"]["data_size"] |= experiment
     study = folder / "rehearsal.yaml"
     study.write_text(yaml.safe_dump(document, sort_keys=False))
     return study
@@ -74,7 +76,8 @@ class Call:
 
 def test_a_run_of_an_earlier_recipe_is_said_and_its_result_names_what_made_it(tmp_path):
     """A raised RECIPE_VERSION gives runs other names, so the job that still runs is none of the new call's."""
-    folder = checkout(tmp_path / "study", short_study(tmp_path, steps=30))
+    one_point = {"grid": {}, "figures": [{"kind": "curves"}]}
+    folder = checkout(tmp_path / "study", short_study(tmp_path, steps=30, **one_point))
     recipe = folder / "trm/study/fingerprint.py"
 
     with EmulatedPod(tmp_path / "pod", "v4-8") as pod:
