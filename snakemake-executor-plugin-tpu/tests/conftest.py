@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+from contextlib import asynccontextmanager
 
 import pytest
 from calls import Controller
@@ -73,26 +74,22 @@ def api():
 
 @pytest.fixture
 def play(api):
-    """Return a function that runs a story with a client of the API and the wait for capacity."""
-    return lambda story, **settings: run_story(story, api, settings)
+    """Return a context of a client of the API, the wait for capacity, and the log lines."""
 
-
-def run_story(story, api, settings):
-    """Return the story's result and the log lines."""
-    output = []
-
-    async def run():
+    @asynccontextmanager
+    async def playing(**settings):
         pod = {"project": "p", "zone": "z", "name": "pod", "bucket": "bucket", "create": True, **settings}
         pod["api_endpoint"] = f"127.0.0.1:{api.port}"
+        output = []
         cloud = TpuCloud(ExecutorSettings(**pod), output.append)
         cloud.poll_seconds, cloud.pauses = (0.01, 0.02), (0.01, 0.04)
-        capacity = Capacity(cloud, output.append, lambda: {"startup-script": "#!/bin/sh"}, lambda node: "")
+        startup = {"startup-script": "#!/bin/sh"}
         try:
-            return await story(cloud, capacity)
+            yield cloud, Capacity(cloud, output.append, lambda: startup, lambda node: ""), output
         finally:
             await cloud.close()
 
-    return asyncio.run(run()), output
+    return playing
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -44,7 +44,7 @@ def until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 @contextlib.contextmanager

@@ -14,17 +14,15 @@ from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 POD = {"project": "p", "zone": "z", "name": "pod", "bucket": "bucket"}
 
 
-def test_outages_are_survived_and_reported(api, play, monkeypatch):
+async def test_outages_are_survived_and_reported(api, play, monkeypatch):
     async def no_pause(_):
         pass
 
     api.fail(4)
 
-    async def story(cloud, _):
+    async with play() as (cloud, _, output):
         monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.asyncio.sleep", no_pause)
-        return await cloud.describe()
-
-    state, output = play(story)
+        state = await cloud.describe()
     assert state.is_absent
     assert api.calls.count("GetNode") == 5
     assert re.fullmatch(
@@ -33,7 +31,7 @@ def test_outages_are_survived_and_reported(api, play, monkeypatch):
     assert output[1:] == ["Google answers again"]
 
 
-def test_people_wait_for_the_network_as_long_as_they_are_patient(api, play, monkeypatch):
+async def test_people_wait_for_the_network_as_long_as_they_are_patient(api, play, monkeypatch):
     now = [1000.0]
 
     async def pass_time(seconds):
@@ -42,24 +40,23 @@ def test_people_wait_for_the_network_as_long_as_they_are_patient(api, play, monk
     monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.asyncio.sleep", pass_time)
     monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.time.monotonic", lambda: now[0])
 
-    async def story(cloud, _):
+    api.offline = True
+    async with play() as (cloud, _, output):
         for cloud.patience in (120.0, 43200.0):
             begin = now[0]
             with pytest.raises(Offline, match="Cannot reach Google since"):
                 await cloud.describe()
             assert cloud.patience < now[0] - begin < cloud.patience + 60
-
-    api.offline = True
-    _, output = play(story)
     assert len(output) == 1
 
 
-def test_expired_credentials_are_reported_at_once(api, play):
+async def test_expired_credentials_are_reported_at_once(api, play):
     # gRPC gets the token in a plugin and reports this as an outage.
     message = "Getting metadata from plugin failed with error: Reauthentication is needed."
     api.fail(1, "UNAVAILABLE", message)
     with pytest.raises(CloudError, match="gcloud auth application-default login"):
-        play(lambda cloud, _: cloud.describe())
+        async with play() as (cloud, _, _):
+            await cloud.describe()
     assert api.calls == ["GetNode"]
 
 
@@ -102,23 +99,23 @@ ACCOUNT = "Service account me@p does not exist or you do not have permission to 
 
 
 @pytest.mark.parametrize("patience", [300.0, 0.0])
-def test_a_new_service_account_is_waited_for_some_minutes(api, play, monkeypatch, patience):
+async def test_a_new_service_account_is_waited_for_some_minutes(api, play, monkeypatch, patience):
     monkeypatch.setattr("snakemake_executor_plugin_tpu.capacity.ACCOUNT_SECONDS", patience)
     api.fail(2, "PERMISSION_DENIED", ACCOUNT, "CreateQueuedResource")
-    if not patience:
-        with pytest.raises(CloudError, match="Not allowed to start hosts that act as me@p"):
-            play(lambda cloud, capacity: capacity.wait(), service_account="me@p")
-        return
-    state, output = play(lambda cloud, capacity: capacity.wait(), service_account="me@p")
-    assert state.is_ready
+    async with play(service_account="me@p") as (_, capacity, output):
+        if not patience:
+            with pytest.raises(CloudError, match="Not allowed to start hosts that act as me@p"):
+                await capacity.wait()
+            return
+        assert (await capacity.wait()).is_ready
     assert sum("Google does not know me@p yet: a new account takes" in line for line in output) == 2
 
 
-def test_too_many_requests_are_said_as_such(api, play, monkeypatch):
+async def test_too_many_requests_are_said_as_such(api, play, monkeypatch):
     monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.TELL_AFTER", 1)
     api.fail(1, "RESOURCE_EXHAUSTED", "Quota exceeded for quota metric 'Read requests' per minute")
-    state, output = play(lambda cloud, _: cloud.describe())
-    assert state.is_absent
+    async with play() as (cloud, _, output):
+        assert (await cloud.describe()).is_absent
     assert output[0].startswith("The project p asks Google too often since")
 
 
@@ -136,11 +133,9 @@ def test_calls_need_published_permissions_only():
     assert not any("queued" in permission for permission in TPU_PERMISSIONS)
 
 
-def test_the_least_roles_suffice(api, play):
+async def test_the_least_roles_suffice(api, play):
     api.roles = {"roles/tpu.admin", "roles/iam.serviceAccountUser"}
 
-    async def story(cloud, capacity):
+    async with play(service_account="me@p") as (cloud, capacity, _):
         assert (await capacity.wait()).is_ready
         await cloud.delete()
-
-    play(story, service_account="me@p")

@@ -24,7 +24,7 @@ inner()'"""
 async def until(condition):
     async with asyncio.timeout(PATIENCE):
         while not condition():
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
 
 
 def objects(pod, call):

@@ -44,7 +44,7 @@ def wait_for_checkpoint(project, process, before=frozenset()):
     while not checkpoints(project) - before:
         assert process.poll() is None, "the run ended before it was killed"
         assert time.monotonic() < deadline, "no checkpoint came"
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
 def goes_on(project, command):

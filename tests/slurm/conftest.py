@@ -188,7 +188,7 @@ class Study:
             if ended or time.monotonic() > deadline:
                 said = "\n".join((self.output, self.log(), self.slurm_logs(), self.cluster.report()))
                 raise AssertionError(f"{what}: not yet\n{said}")
-            time.sleep(0.2)
+            time.sleep(0.5)
 
 
 @pytest.fixture
