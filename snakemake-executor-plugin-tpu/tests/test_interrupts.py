@@ -25,10 +25,9 @@ def test_ctrl_c_while_a_job_is_being_submitted(study):
     assert one.pod.jobs() == {}
 
 
-@pytest.mark.parametrize("moment", ["driver.thread.join", "driver.loop.close"])
-def test_ctrl_c_when_all_is_done_and_the_loop_has_stopped(study, moment):
+def test_ctrl_c_when_all_is_done_and_the_loop_has_stopped(study):
     one = study({"a": {}})
-    call = one.start(program=(INTERRUPTED, moment, "--"))
+    call = one.start(program=(INTERRUPTED, "driver.thread.join", "--"))
     assert call.wait() == 1
     assert "Terminating processes on user request" in call.output
     assert "Traceback" not in call.output
