@@ -139,12 +139,7 @@ async def test_no_object_holds_a_secret_and_nobody_without_the_key_gives_command
         )
         name = next(name for name in found if name.endswith("hosts/1/assignment"))
         document = json.loads(json.loads(found[name])["text"])
-        document |= {
-            "job": "evil",
-            "launch": 1,
-            "seq": document["seq"] + 1,
-            "argv": ["touch", "/tmp/evil"],
-        }
+        document |= {"job": "evil", "launch": 1, "seq": document["seq"] + 1, "argv": ["touch", "/tmp/evil"]}
         forged = sign(b"another key", "hosts/1/assignment", document)
         empty_pod.client().bucket("emulated").blob(name).upload_from_string(forged)
         log = empty_pod.hosts[1].home / ".snakemake-tpu" / "host.log"
@@ -307,10 +302,7 @@ async def test_an_outage_on_the_side_of_the_controller_is_no_fault_of_a_job(call
     """Hosts reach the bucket meanwhile. A minute lasts a second, as it does for the fence of emulated hosts."""
     async with call() as controller:
         work = "sleep 2; echo line; test $TPU_LAUNCH = 1"
-        jobs = [
-            controller.run("whole", f"tpurun bash -c '{work}'", hosts=4),
-            controller.run("next", work),
-        ]
+        jobs = [controller.run("whole", f"tpurun bash -c '{work}'", hosts=4), controller.run("next", work)]
         running = asyncio.gather(*jobs)
         await until(lambda: any(host.jobs() for host in empty_pod.hosts))
         controller.away, empty_pod.api.offline = True, True

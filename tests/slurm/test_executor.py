@@ -35,7 +35,7 @@ def test_a_controller_in_a_job_forgets_that_job_only(executor, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     Executor(executor.workflow, None)
     assert sorted(name for name in os.environ if name.startswith("SLURM_")) == [
-        *("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_MPI_TYPE"),
+        *("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_MPI_TYPE")
     ]
 
 
