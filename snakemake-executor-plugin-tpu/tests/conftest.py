@@ -1,6 +1,7 @@
 """One emulated pod of four hosts for all tests, and studies on it."""
 
 import asyncio
+import functools
 import inspect
 from contextlib import asynccontextmanager
 
@@ -40,6 +41,12 @@ def empty_pod(pod):
 def call(empty_pod, tmp_path):
     """Return a function that makes a call of a controller without Snakemake."""
     return lambda **settings: Controller(empty_pod, tmp_path / "call", **settings)
+
+
+@pytest.fixture
+def small_call(call):
+    """Return the same for calls whose jobs take one host: the others of the pod need not boot."""
+    return functools.partial(call, accelerator_type="v4-8")
 
 
 @pytest.fixture

@@ -37,6 +37,8 @@ PROFILE = {
     "tpu-idle-delete": 0,
     "tpu-grace": 5,
 }
+ONE_HOST = {"tpu-accelerator-type": "v4-8", "resources": {"tpu_hosts": 1}}
+"""For studies whose jobs take one host: the others need not boot."""
 
 
 def until(condition: Callable[[], object]) -> None:

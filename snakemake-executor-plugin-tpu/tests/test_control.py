@@ -55,9 +55,9 @@ async def test_jobs_of_one_and_of_all_hosts_end_with_their_codes_and_logs(call, 
         assert "[bar 0] bc" in controller.lines
 
 
-async def test_a_startup_script_that_is_run_by_hand_starts_no_second_loop(call, empty_pod):
+async def test_a_startup_script_that_is_run_by_hand_starts_no_second_loop(small_call, empty_pod):
     host = empty_pod.hosts[0]
-    async with call() as controller:
+    async with small_call() as controller:
         await controller.run()
         script = [host.folder / "startup-script"]
         again = await asyncio.to_thread(
@@ -76,9 +76,11 @@ async def test_another_region_of_the_bucket_is_said_with_its_price(call, empty_p
         assert len(re.findall(said, controller.output)) == 1
 
 
-async def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, empty_pod, monkeypatch):
+async def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(
+    small_call, empty_pod, monkeypatch
+):
     monkeypatch.setenv("SNAKEMAKE_TPU_TIMES", "silence=4 beat=0.5")
-    async with call() as first:
+    async with small_call() as first:
         assert (await first.run("one")).ok
         second = first.again()
         async with second:
@@ -149,8 +151,8 @@ async def test_no_object_holds_a_secret_and_nobody_without_the_key_gives_command
 
 
 @pytest.mark.full
-async def test_a_new_version_of_the_loop_reaches_the_hosts_of_a_living_pod(call, monkeypatch):
-    async with call() as first:
+async def test_a_new_version_of_the_loop_reaches_the_hosts_of_a_living_pod(small_call, monkeypatch):
+    async with small_call() as first:
         assert (await first.run("one")).ok
     code = slices.host_code()
     monkeypatch.setattr(slices, "host_code", lambda: code + bytes(1))  # gzip ignores what follows
@@ -161,20 +163,20 @@ async def test_a_new_version_of_the_loop_reaches_the_hosts_of_a_living_pod(call,
 
 
 @pytest.mark.full
-async def test_a_failed_environment_ends_the_first_call_with_its_last_lines(call, tmp_path):
+async def test_a_failed_environment_ends_the_first_call_with_its_last_lines(small_call, tmp_path):
     lock = tmp_path / "lock"
     lock.write_text("no-such-package==1.0\n")
-    async with call(requirements=str(lock)) as controller:
+    async with small_call(requirements=str(lock)) as controller:
         outcome = await controller.run("job")
         assert "The jobs' environment cannot be made on the hosts of pod" in outcome.message
         assert "uv could not be installed" in outcome.message
 
 
 @pytest.mark.full
-async def test_trouble_of_a_slice_that_was_up_is_waited_for(call, empty_pod, tmp_path, monkeypatch):
+async def test_trouble_of_a_slice_that_was_up_is_waited_for(small_call, empty_pod, tmp_path, monkeypatch):
     monkeypatch.setattr(slices, "PAUSES", (0.2, 1.0))
     started = tmp_path / "started"
-    async with call() as controller:
+    async with small_call() as controller:
         work = f"touch {started}; test $TPU_LAUNCH = 2 || sleep 600"
         running = asyncio.ensure_future(controller.run("job", work))
         await until(started.exists)

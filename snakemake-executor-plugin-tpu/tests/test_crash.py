@@ -113,10 +113,10 @@ async def killed_at(controller, moment, what):
     [pytest.param(*point, marks=[pytest.mark.full] * (point not in CORE)) for point in CALLS],
 )
 async def test_call_that_dies_at_any_write_is_continued_by_the_next(
-    call, tmp_path, monkeypatch, moment, what
+    small_call, tmp_path, monkeypatch, moment, what
 ):
     monkeypatch.setenv("SNAKEMAKE_TPU_TIMES", "silence=1 beat=0.3")
-    first = call()
+    first = small_call()
     first.command = noting(tmp_path / "ran")
     async with first:
         await killed_at(first, moment, what)

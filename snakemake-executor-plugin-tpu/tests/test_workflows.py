@@ -31,7 +31,7 @@ class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):
             project=PROJECT,
             zone=ZONE,
             name=NAME,
-            accelerator_type=self.pod.accelerator_type,
+            accelerator_type="v4-8",
             create=True,
             api_endpoint=f"127.0.0.1:{self.pod.api.port}",
             bucket=BUCKET,
