@@ -102,8 +102,12 @@ SIGNALS = (
 
 
 def test_a_signal_writes_no_report(tmp_path):
-    """Whoever interrupts does not wait for a partial report. Each command goes on with the run of the one before."""
-    project, before = study(tmp_path, 1_000_000), set()
+    """Whoever interrupts does not wait for a partial report, though there is a run that it would show. Each command
+    goes on with the run of the one before."""
+    project, before = study(tmp_path, 2), set()
+    project.snakemake("--cores", "1", "--until", "evaluate")
+    grid = {"product": {"training.steps": [2, 1_000_000]}}
+    project.edit(lambda study: study["experiments"]["one"].update(grid=grid))
     for command, send, number in SIGNALS:
         process = start(project, command, stderr=subprocess.PIPE, text=True)
         wait_for_checkpoint(project, process, before)
