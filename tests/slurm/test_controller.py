@@ -1,11 +1,11 @@
 """Controllers that are killed, stopped or lose Slurm."""
 
-from tests.slurm.test_interruptions import LONG, outage, restarts, stopped_steps
+from tests.slurm.test_interruptions import LONG, SLOWLY, outage, restarts, stopped_steps
 
 
 def test_a_killed_controllers_jobs_are_taken_over_and_cancelled_for_good(new_study):
     """The controller is a Slurm job, which goes on on another node; its jobs are another cluster's."""
-    study = new_study(steps=LONG, seeds=2)
+    study = new_study(steps=LONG, seeds=2, **SLOWLY)
     home, study.cluster = study.cluster, study.cluster.start_other()
     study.environment["SBATCH_CLUSTERS"] = "other"
     study.slow_writes()
@@ -19,7 +19,7 @@ def test_a_killed_controllers_jobs_are_taken_over_and_cancelled_for_good(new_stu
     process.wait()
     study.start("--until", "train", before=(*controller, "--nodelist=n1"))
     study.wait(lambda: study.output.count("not submitted again") == 2, "the second controller")
-    study.wait(lambda: all("step 10/" in log for log in study.logs(2)), "training")
+    study.wait(lambda: all("step 2/" in log for log in study.logs(2)), "training")
     study.cluster.run("scancel", *study.jobs())
     study.wait_for_failure()
     assert study.output.count("was cancelled. Repeat the command to resume it") == 2
