@@ -76,6 +76,7 @@ async def test_no_plain_text_api_elsewhere():
         # github.com/skypilot-org/skypilot/issues/3840
         (gx.InvalidArgument("received a bad request. the accelerator v4-128 was not found in zone z [EID: 0x1]"),
          "accelerator-types list --zone=z"),
+        (gx.NotFound("location z is unknown"), "gcloud compute tpus locations list"),
         (gx.PermissionDenied("This API method requires billing to be enabled. #p"), "billing/linkedaccount?project=p"),
         (gx.PermissionDenied("Caller does not have required permission to use project q"), "set-quota-project p"),
         (gx.PermissionDenied("does not have serviceusage.services.use access"), "serviceUsageConsumer"),
