@@ -104,6 +104,7 @@ def with_names(command, folder):
         ("training.steps=1000", "training.steps=4"),
         (" [--allow-missing]", ""),
         ("--point 1000", "--point 10"),
+        ("results keep DIR", "results keep --dirty DIR"),  # this checkout may have local changes
         ("'*'", "data_size"),
     ):
         command = command.replace(word, value)
