@@ -109,7 +109,7 @@ def interrupt_whole_run(
 ) -> None:
     """Preempt the slice of the whole-slice run at its first checkpoint, and stop two of its ranks at a later one."""
     command = f"-m trm train .*{WHOLE}"
-    while not done.wait(0.2):
+    while not done.wait(0.5):
         step = newest_checkpoint(pod)
         taken = [host for host in pod.hosts if programs(host, command)]
         if step > 0 and not outcome.preempted_at and taken:

@@ -26,7 +26,7 @@ from typing import Any
 
 from trm.launch.forkclient import READ_AT_IMPORT
 
-MODULES = ("snakemake", "trm", "tests.training.worker", "tests.script")
+MODULES = ("snakemake", "snakemake_executor_plugin_tpu", "trm", "tests.training.worker", "tests.script")
 LIBRARIES = (
     "snakemake.cli", "snakemake.api", "snakemake.workflow", "snakemake.scheduling.milp", "pandas", "pydantic", "torch",
     "scipy.stats", "matplotlib.figure", "matplotlib.backends.backend_agg", "google.cloud.storage", "boto3", "grpc",

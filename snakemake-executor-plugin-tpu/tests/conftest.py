@@ -1,6 +1,9 @@
 """One emulated pod of four hosts for all tests, and studies on it."""
 
 import asyncio
+import functools
+import inspect
+from contextlib import asynccontextmanager
 
 import pytest
 from calls import Controller
@@ -41,6 +44,12 @@ def call(empty_pod, tmp_path):
 
 
 @pytest.fixture
+def small_call(call):
+    """Return the same for calls whose jobs take one host: the others of the pod need not boot."""
+    return functools.partial(call, accelerator_type="v4-8")
+
+
+@pytest.fixture
 def people(empty_pod, tmp_path, monkeypatch):
     """Set the environment of commands for people on the pod."""
     for name, value in {**empty_pod.environment, "XDG_CACHE_HOME": str(tmp_path)}.items():
@@ -72,26 +81,32 @@ def api():
 
 @pytest.fixture
 def play(api):
-    """Return a function that runs a story with a client of the API and the wait for capacity."""
-    return lambda story, **settings: run_story(story, api, settings)
+    """Return a context of a client of the API, the wait for capacity, and the log lines."""
 
-
-def run_story(story, api, settings):
-    """Return the story's result and the log lines."""
-    output = []
-
-    async def run():
+    @asynccontextmanager
+    async def playing(**settings):
         pod = {"project": "p", "zone": "z", "name": "pod", "bucket": "bucket", "create": True, **settings}
         pod["api_endpoint"] = f"127.0.0.1:{api.port}"
+        output = []
         cloud = TpuCloud(ExecutorSettings(**pod), output.append)
         cloud.poll_seconds, cloud.pauses = (0.01, 0.02), (0.01, 0.04)
-        capacity = Capacity(cloud, output.append, lambda: {"startup-script": "#!/bin/sh"}, lambda node: "")
+        startup = {"startup-script": "#!/bin/sh"}
         try:
-            return await story(cloud, capacity)
+            yield cloud, Capacity(cloud, output.append, lambda: startup, lambda node: ""), output
         finally:
             await cloud.close()
 
-    return asyncio.run(run()), output
+    return playing
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem) -> bool | None:
+    """Run a test that is a coroutine."""
+    if not inspect.iscoroutinefunction(pyfuncitem.function):
+        return None
+    names = inspect.signature(pyfuncitem.function).parameters
+    asyncio.run(pyfuncitem.function(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 def pytest_collection_modifyitems(items) -> None:

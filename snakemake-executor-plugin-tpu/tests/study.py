@@ -37,6 +37,8 @@ PROFILE = {
     "tpu-idle-delete": 0,
     "tpu-grace": 5,
 }
+ONE_HOST = {"tpu-accelerator-type": "v4-8", "resources": {"tpu_hosts": 1}}
+"""For studies whose jobs take one host: the others need not boot."""
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -44,7 +46,7 @@ def until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 @contextlib.contextmanager
@@ -90,17 +92,16 @@ class Study:
 
     def command(self, *words: str, **environment: str) -> tuple[int, str]:
         """Run a command of the plugin and return its exit code and output."""
-        done = subprocess.run(
-            [sys.executable, "-m", "snakemake_executor_plugin_tpu", "--profile", "profile", *words],
-            cwd=self.folder,
-            env={**self.environment, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE,
-        )
-        return done.returncode, done.stdout
+        program = [sys.executable, "-m", "snakemake_executor_plugin_tpu", "--profile", "profile", *words]
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with Call.popen(
+            program, cwd=self.folder, env=self.environment | environment, text=True, **pipes
+        ) as command:
+            try:
+                said, _ = command.communicate(timeout=PATIENCE)
+            finally:
+                command.kill()
+        return command.returncode, said
 
     def end(self) -> None:
         """End every call."""

@@ -154,26 +154,16 @@ def test_too_many_writes_of_one_name_are_slowed_down(bucket, gcs):
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (
-            (403, b'{"error": {"message": "a retention policy"}}'),
-            r"gs://tests answers 403 \(a retention policy\)",
-        ),
+        ((403, b'{"error": {"message": "a retention policy"}}'), r"gs://tests answers 403 \(a retention policy\)"),
         ((403, b'{"error": {"message": "x does not have y"}}'), "give the account roles/storage.objectUser"),
-        (
-            (403, b'{"error": {"message": "prohibited: vpcServiceControlsUniqueIdentifier: x"}}'),
-            "VPC Service Controls .* run it inside the bucket's perimeter",
-        ),
-        (
-            (403, b'{"error": {"message": "There is an IP filtering condition that is preventing access."}}'),
-            "the bucket's IP filter forbids this machine's address",
-        ),
+        ((403, b'{"error": {"message": "prohibited: vpcServiceControlsUniqueIdentifier: x"}}'),
+         "VPC Service Controls .* run it inside the bucket's perimeter"),
+        ((403, b'{"error": {"message": "There is an IP filtering condition that is preventing access."}}'),
+         "the bucket's IP filter forbids this machine's address"),
         ((400, b"what?"), r"answers 400 \(what\?\)"),
-        (
-            (404, b'{"error": {"message": "The specified bucket does not exist."}}'),
-            "gs://tests does not exist",
-        ),
+        ((404, b'{"error": {"message": "The specified bucket does not exist."}}'), "gs://tests does not exist"),
     ],
-)
+)  # fmt: skip
 def test_a_refusal_is_said_in_googles_words(answer, error):
     client = Bucket("gs://tests/x", transport=lambda *request: (answer[0], {}, answer[1]))
     with pytest.raises(Refused, match=error):

@@ -17,8 +17,9 @@ LIMIT = "Quota limit 'TPUV4CoresPerProjectPerZone'"
 ACT_AS = "iam service-accounts add-iam-policy-binding me@p .*roles/iam.serviceAccountUser"
 
 
-def test_create_adopt_preempt_recreate_delete(api, play):
-    async def story(cloud, capacity):
+async def test_create_adopt_preempt_recreate_delete(api, play):
+    asked = {"accelerator_type": "v4-16", "runtime_version": "v2", "network": "net", "internal_ips": True}
+    async with play(service_account="me@p", **asked) as (cloud, capacity, output):
         assert (await cloud.describe()).is_absent
         state = await capacity.wait()
         assert state.is_ready
@@ -33,23 +34,11 @@ def test_create_adopt_preempt_recreate_delete(api, play):
         assert (await capacity.wait(existed=True)).incarnation != state.incarnation
         await cloud.delete()
         assert (await cloud.describe()).is_absent
-
-    _, output = play(
-        story,
-        accelerator_type="v4-16",
-        runtime_version="v2",
-        service_account="me@p",
-        network="net",
-        internal_ips=True,
-    )
     request = next(r for r in api.requests if type(r).__name__ == "CreateQueuedResourceRequest")
     node = request.queued_resource.tpu.node_spec[0].node
     assert "spot" in request.queued_resource
-    assert (node.accelerator_type, node.runtime_version, dict(node.labels)) == (
-        "v4-16",
-        "v2",
-        {**LABEL, CALL: node.labels[CALL]},
-    )
+    assert (node.accelerator_type, node.runtime_version) == ("v4-16", "v2")
+    assert dict(node.labels) == {**LABEL, CALL: node.labels[CALL]}
     assert dict(node.metadata) == {"startup-script": "#!/bin/sh"}
     assert node.service_account.email == "me@p"
     assert (node.network_config.network, node.network_config.enable_external_ips) == ("net", False)
@@ -70,20 +59,21 @@ def test_each_type_of_slice_has_its_image(settings, image):
 
 
 @pytest.mark.parametrize("provisioning", ["on-demand", "reserved"])
-def test_other_ways_to_pay(api, play, provisioning):
-    play(lambda _, capacity: capacity.wait(), provisioning=provisioning, reservation="projects/p/r")
+async def test_other_ways_to_pay(api, play, provisioning):
+    async with play(provisioning=provisioning, reservation="projects/p/r") as (_, capacity, _):
+        await capacity.wait()
     (resource,) = api.queued.values()
     assert "guaranteed" in resource
     assert "spot" not in resource
     assert resource.reservation_name == ("projects/p/r" if provisioning == "reserved" else "")
 
 
-def test_lack_of_capacity_is_waited_out_with_growing_pauses(api, play):
+async def test_lack_of_capacity_is_waited_out_with_growing_pauses(api, play):
     message = "There is no more capacity in the zone z; you can try in another zone"
     api.fail(1, "RESOURCE_EXHAUSTED", message, method="CreateQueuedResource")
     api.fail_requests(2, "z")
-    state, output = play(lambda _, capacity: capacity.wait(), accelerator_type="v4-32")
-    assert state.is_ready
+    async with play(accelerator_type="v4-32") as (_, capacity, output):
+        assert (await capacity.wait()).is_ready
     waits = [line for line in output if "next try at" in line]
     assert len(waits) == 3
     assert "no spot v4-32 in z, requested since" in waits[0]
@@ -93,92 +83,64 @@ def test_lack_of_capacity_is_waited_out_with_growing_pauses(api, play):
 @pytest.mark.parametrize(
     ("fault", "settings", "sentence"),
     [
-        (
-            lambda api: api.refuse(8, f"{LIMIT} has been exceeded. Limit: 0"),
-            {},
-            "has no quota for spot v4-64 in z: ",
-        ),
-        (
-            lambda api: None,
-            {"zone": "nowhere"},
-            "no access to TPUs in nowhere: .*gcloud compute tpus locations list",
-        ),
+        (lambda api: api.refuse(8, f"{LIMIT} has been exceeded. Limit: 0"), {}, "has no quota for spot v4-64 in z: "),
+        (lambda api: None, {"zone": "nowhere"}, "no access to TPUs in nowhere: .*gcloud compute tpus locations list"),
         (lambda api: setattr(api, "roles", {"roles/tpu.viewer"}), {}, "--role=roles/tpu.admin"),
-        (
-            lambda api: setattr(api, "roles", {"mute"}),
-            {},
-            "Not allowed to follow the request for pod in project p: ",
-        ),
+        (lambda api: setattr(api, "roles", {"mute"}), {}, "Not allowed to follow the request for pod in project p: "),
         (lambda api: setattr(api, "roles", {"roles/tpu.admin"}), {"service_account": "me@p"}, ACT_AS),
     ],
-)
-def test_what_is_refused_is_not_waited_for(api, play, monkeypatch, fault, settings, sentence):
+)  # fmt: skip
+async def test_what_is_refused_is_not_waited_for(api, play, monkeypatch, fault, settings, sentence):
     monkeypatch.setitem(ROLES, "mute", TPU_PERMISSIONS - {"tpu.operations.get"})
     fault(api)
     with pytest.raises(CloudError, match=sentence):
-        play(lambda _, capacity: capacity.wait(), **settings)
+        async with play(**settings) as (_, capacity, _):
+            await capacity.wait()
     assert api.calls.count("CreateQueuedResource") <= 1
     assert not api.nodes
 
 
-def test_request_that_no_controller_waits_for_expires(api, play, monkeypatch):
+async def test_request_that_no_controller_waits_for_expires(api, play, monkeypatch):
     api.full_zones.add("z")
-
-    async def story(cloud, capacity):
+    monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.QUEUE_SECONDS", 1)
+    async with play() as (cloud, _, _):
         await cloud.create({})
         while (await cloud.describe()).queued != "FAILED":
             await asyncio.sleep(0.01)
-        return await cloud.describe()
-
-    monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.QUEUE_SECONDS", 1)
-    state, _ = play(story)
-    assert "expired" in state.error
+        assert "expired" in (await cloud.describe()).error
 
 
-def test_an_outage_during_an_operation_is_survived(api, play):
-    async def story(cloud, capacity):
+async def test_an_outage_during_an_operation_is_survived(api, play):
+    async with play() as (_, capacity, _):
         api.fail(2, method="GetOperation")
-        return await capacity.wait()
-
-    assert play(story)[0].is_ready
+        assert (await capacity.wait()).is_ready
 
 
 QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 64 in region us-central2"
 
 
-def test_a_quota_text_after_a_preemption_is_waited_out(api, play):
+async def test_a_quota_text_after_a_preemption_is_waited_out(api, play):
     """The queued resource that is being removed still counts: github.com/marin-community/marin/issues/87."""
-    for _ in range(3):
-        api.refuse(8, QUOTA)
-
-    async def story(cloud, capacity):
-        with pytest.raises(CloudError, match="has no quota for spot"):
-            await capacity.wait()
-        api.refusals["create"].clear()
+    async with play() as (_, capacity, output):
         await capacity.wait()
         for _ in range(2):
             api.refuse(8, QUOTA)
         api.preempt()
-        return await capacity.wait(existed=True)
-
-    state, output = play(story)
-    assert state.is_ready
+        assert (await capacity.wait(existed=True)).is_ready
     assert sum("next try at" in line and "exhausted" in line for line in output) == 2
 
 
-def test_a_grant_that_has_ended_is_not_waited_for(api, play):
-    async def story(cloud, capacity):
+async def test_a_grant_that_has_ended_is_not_waited_for(api, play):
+    async with play() as (_, capacity, _):
         await capacity.wait()
         api.refuse(8, f"{QUOTA.partition(' Limit')[0]} Limit: 0 in region us-central2.")
         api.preempt()
-        return await capacity.wait(existed=True)
-
-    with pytest.raises(CloudError, match="has no quota for spot .*Limit: 0"):
-        play(story)
+        with pytest.raises(CloudError, match="has no quota for spot .*Limit: 0"):
+            await capacity.wait(existed=True)
 
 
-def test_only_a_pod_that_has_left_word_is_created_again(api, play):
-    async def story(cloud, capacity):
+async def test_only_a_pod_that_has_left_word_is_created_again(api, play):
+    async with play() as (cloud, capacity, output):
         capacity.metadata = lambda: {ORDERS: json.dumps({"node": "a"})}
         await capacity.wait()
         said = {"a": "it has been idle for 1800 s"}
@@ -188,73 +150,50 @@ def test_only_a_pod_that_has_left_word_is_created_again(api, play):
         await cloud.delete()
         with pytest.raises(DeletedByUser):
             await capacity.wait(existed=True)
-
-    _, output = play(story)
     assert any("it deleted itself, since it has been idle for 1800 s" in line for line in output)
 
 
-@pytest.mark.parametrize("granted", [False, True])
-def test_a_request_that_fails_for_quota_is_final_only_before_the_first_pod(api, play, granted):
-    async def story(cloud, capacity):
-        if granted:
+async def test_a_request_that_fails_for_quota_is_final_before_the_first_pod(api, play):
+    api.fail_requests(2, "z", QUOTA)
+    async with play() as (_, capacity, _):
+        with pytest.raises(CloudError, match="has no quota for spot"):
             await capacity.wait()
-            api.preempt()
-        api.fail_requests(2, "z", QUOTA)
-        return await capacity.wait(existed=granted)
-
-    if granted:
-        assert play(story)[0].is_ready
-        return
-    with pytest.raises(CloudError, match="has no quota for spot"):
-        play(story)
 
 
-def test_a_resource_that_cannot_be_deleted_yet_is_waited_for(api, play):
-    async def story(cloud, capacity):
+async def test_a_resource_that_cannot_be_deleted_yet_is_waited_for(api, play):
+    async with play() as (cloud, capacity, output):
         cloud.pauses = (0.01, 0.02)
         await capacity.wait()
         api.preempt()
         message = "Queued resource pod is in state SUSPENDING and cannot be deleted"
         api.fail(3, "FAILED_PRECONDITION", message, method="DeleteQueuedResource")
         api.refuse(9, message, "delete")  # or at the end of the operation
-        return await capacity.wait(existed=True)
-
-    state, output = play(story)
-    assert state.is_ready
-    assert (
-        sum("cannot be deleted yet (Queued resource pod is in state SUSPENDING" in line for line in output)
-        == 4
-    )
+        assert (await capacity.wait(existed=True)).is_ready
+    said = "cannot be deleted yet (Queued resource pod is in state SUSPENDING"
+    assert sum(said in line for line in output) == 4
 
 
-def test_a_deletion_that_does_not_end_is_said(api, play, monkeypatch):
+async def test_a_deletion_that_does_not_end_is_said(api, play, monkeypatch):
     monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.SLOW_DELETION", -1.0)
-
-    async def story(cloud, capacity):
+    async with play() as (cloud, capacity, output):
         await capacity.wait()
-        return await cloud.delete()
-
-    state, output = play(story)
-    assert state.is_absent
+        assert (await cloud.delete()).is_absent
     (said,) = [line for line in output if "is still being deleted" in line]
     assert "(node READY, queued resource ACTIVE); another tpu-name would not wait for it" in said
 
 
-def test_an_accelerator_type_may_be_a_resource_name(api, play):
-    async def story(cloud, capacity):
+async def test_an_accelerator_type_may_be_a_resource_name(api, play):
+    async with play(accelerator_type="v4-16") as (cloud, capacity, _):
         await capacity.wait()
         (node,) = api.nodes.values()
         node.accelerator_type = f"{cloud.parent}/acceleratorTypes/v4-16"
-        return await cloud.describe()
-
-    assert play(story, accelerator_type="v4-16")[0].accelerator_type == "v4-16"
+        assert (await cloud.describe()).accelerator_type == "v4-16"
 
 
-def test_the_request_of_another_call_is_not_withdrawn(api, play):
+async def test_the_request_of_another_call_is_not_withdrawn(api, play):
     """Both look, both see nothing, both ask: the one that comes second must not take the other's place away."""
     api.full_zones.add("z")
-
-    async def story(cloud, capacity):
+    async with play() as (cloud, _, _):
         await cloud.create({})
         other = TpuCloud(cloud.settings, print)
         second = Capacity(other, print, dict, lambda node: "")
@@ -263,53 +202,44 @@ def test_the_request_of_another_call_is_not_withdrawn(api, play):
         assert not second.requested
         await second.withdraw()
         await other.close()
-        return await cloud.describe()
-
-    assert play(story)[0].queued in ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES")
+        assert (await cloud.describe()).queued in ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES")
 
 
 @pytest.mark.parametrize("node_only", [False, True])
-def test_pod_that_a_person_deleted_is_not_created_again(api, play, node_only):
-    async def story(cloud, capacity):
+async def test_pod_that_a_person_deleted_is_not_created_again(api, play, node_only):
+    async with play() as (cloud, capacity, _):
         await capacity.wait()
         if node_only:
             await cloud._call("delete_node", name=cloud.node_name)
         else:
             await TpuCloud(cloud.settings, print).delete()
-        await capacity.wait(existed=True)
-
-    with pytest.raises(DeletedByUser, match="The next call of Snakemake creates it again"):
-        play(story)
+        with pytest.raises(DeletedByUser, match="The next call of Snakemake creates it again"):
+            await capacity.wait(existed=True)
     assert api.calls.count("CreateQueuedResource") == 1
 
 
-def test_lost_pod_of_somebody_else_is_not_deleted(api, play):
-    async def story(cloud, capacity):
+async def test_lost_pod_of_somebody_else_is_not_deleted(api, play):
+    async with play() as (_, capacity, _):
         await capacity.wait()
         for node in api.nodes.values():
             node.labels = {}
         for resource in api.queued.values():
             resource.tpu.node_spec[0].node.labels = {}
         api.preempt()
-        return await capacity.wait()
-
-    with pytest.raises(CloudError, match="was not created by this plugin: delete it by"):
-        play(story)
+        with pytest.raises(CloudError, match="was not created by this plugin: delete it by"):
+            await capacity.wait()
     assert "DeleteQueuedResource" not in api.calls
 
 
-def test_pod_that_came_back_meanwhile_is_not_deleted(api, play):
-    async def story(cloud, capacity):
+async def test_pod_that_came_back_meanwhile_is_not_deleted(api, play):
+    async with play() as (cloud, capacity, _):
         await capacity.wait()
-        return await cloud.delete(lambda state: state.is_lost)
-
-    assert play(story)[0].is_ready
+        assert (await cloud.delete(lambda state: state.is_lost)).is_ready
 
 
-def test_request_is_withdrawn_when_the_wait_for_it_ends(api, play):
+async def test_request_is_withdrawn_when_the_wait_for_it_ends(api, play):
     api.full_zones.add("z")
-
-    async def story(cloud, capacity):
+    async with play() as (cloud, capacity, output):
         waiting = asyncio.ensure_future(capacity.wait())
         while not api.queued:
             await asyncio.sleep(0.01)
@@ -321,8 +251,5 @@ def test_request_is_withdrawn_when_the_wait_for_it_ends(api, play):
         assert re.match(
             r"TPU pod pod \(v4-64, \w+\) is still requested, and once it comes it costs money", left
         )
-        return await cloud.describe()
-
-    state, output = play(story)
-    assert state.is_absent
+        assert (await cloud.describe()).is_absent
     assert any("the request was withdrawn" in line for line in output)

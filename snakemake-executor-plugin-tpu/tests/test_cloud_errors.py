@@ -1,6 +1,5 @@
 """What the TPU API refuses, and how it fails: outages, missing roles, errors in one sentence."""
 
-import asyncio
 import re
 
 import pytest
@@ -15,17 +14,15 @@ from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 POD = {"project": "p", "zone": "z", "name": "pod", "bucket": "bucket"}
 
 
-def test_outages_are_survived_and_reported(api, play, monkeypatch):
+async def test_outages_are_survived_and_reported(api, play, monkeypatch):
     async def no_pause(_):
         pass
 
     api.fail(4)
 
-    async def story(cloud, _):
+    async with play() as (cloud, _, output):
         monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.asyncio.sleep", no_pause)
-        return await cloud.describe()
-
-    state, output = play(story)
+        state = await cloud.describe()
     assert state.is_absent
     assert api.calls.count("GetNode") == 5
     assert re.fullmatch(
@@ -34,7 +31,7 @@ def test_outages_are_survived_and_reported(api, play, monkeypatch):
     assert output[1:] == ["Google answers again"]
 
 
-def test_people_wait_for_the_network_as_long_as_they_are_patient(api, play, monkeypatch):
+async def test_people_wait_for_the_network_as_long_as_they_are_patient(api, play, monkeypatch):
     now = [1000.0]
 
     async def pass_time(seconds):
@@ -43,81 +40,53 @@ def test_people_wait_for_the_network_as_long_as_they_are_patient(api, play, monk
     monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.asyncio.sleep", pass_time)
     monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.time.monotonic", lambda: now[0])
 
-    async def story(cloud, _):
+    api.offline = True
+    async with play() as (cloud, _, output):
         for cloud.patience in (120.0, 43200.0):
             begin = now[0]
             with pytest.raises(Offline, match="Cannot reach Google since"):
                 await cloud.describe()
             assert cloud.patience < now[0] - begin < cloud.patience + 60
-
-    api.offline = True
-    _, output = play(story)
     assert len(output) == 1
 
 
-def test_expired_credentials_are_reported_at_once(api, play):
+async def test_expired_credentials_are_reported_at_once(api, play):
     # gRPC gets the token in a plugin and reports this as an outage.
     message = "Getting metadata from plugin failed with error: Reauthentication is needed."
     api.fail(1, "UNAVAILABLE", message)
     with pytest.raises(CloudError, match="gcloud auth application-default login"):
-        play(lambda cloud, _: cloud.describe())
+        async with play() as (cloud, _, _):
+            await cloud.describe()
     assert api.calls == ["GetNode"]
 
 
-def test_no_plain_text_api_elsewhere():
-    async def story():
-        await TpuCloud(ExecutorSettings(**POD, api_endpoint="10.0.0.1:80"), print).describe()
-
+async def test_no_plain_text_api_elsewhere():
     with pytest.raises(CloudError, match="is not on this machine"):
-        asyncio.run(story())
+        await TpuCloud(ExecutorSettings(**POD, api_endpoint="10.0.0.1:80"), print).describe()
 
 
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (gx.PermissionDenied("x"), "--role=roles/tpu.admin"),
-        (
-            gx.PermissionDenied("Cloud TPU API has not been used in project p"),
-            "gcloud services enable tpu.googleapis",
-        ),
+        (gx.PermissionDenied("Cloud TPU API has not been used in project p"), "gcloud services enable tpu.googleapis"),
         (gx.ResourceExhausted("Quota 'TPUV4sPreemptible' exhausted"), "gcloud beta quotas info list"),
         (gx.ResourceExhausted("There is no more capacity in the zone"), "run the same command later"),
-        (
-            gx.InvalidArgument("Cloud TPU received a bad request. runtime version x"),
-            "no runtime version tpu-ubuntu2204-base",
-        ),
+        (gx.InvalidArgument("Cloud TPU received a bad request. runtime version x"),
+         "no runtime version tpu-ubuntu2204-base"),
         # github.com/skypilot-org/skypilot/issues/3840
-        (
-            gx.InvalidArgument(
-                "received a bad request. the accelerator v4-128 was not found in zone z [EID: 0x1]"
-            ),
-            "accelerator-types list --zone=z",
-        ),
+        (gx.InvalidArgument("received a bad request. the accelerator v4-128 was not found in zone z [EID: 0x1]"),
+         "accelerator-types list --zone=z"),
         (gx.NotFound("location z is unknown"), "gcloud compute tpus locations list"),
-        (
-            gx.PermissionDenied("This API method requires billing to be enabled. #p"),
-            "billing/linkedaccount?project=p",
-        ),
-        (
-            gx.PermissionDenied("Caller does not have required permission to use project q"),
-            "set-quota-project p",
-        ),
+        (gx.PermissionDenied("This API method requires billing to be enabled. #p"), "billing/linkedaccount?project=p"),
+        (gx.PermissionDenied("Caller does not have required permission to use project q"), "set-quota-project p"),
         (gx.PermissionDenied("does not have serviceusage.services.use access"), "serviceUsageConsumer"),
-        (
-            gx.PermissionDenied(
-                "Request is prohibited by organization's policy. vpcServiceControlsUniqueIdentifier: x"
-            ),
-            "add an access level",
-        ),
-        (
-            gx.FailedPrecondition("Constraint constraints/compute.vmExternalIpAccess violated"),
-            "tpu-internal-ips: true",
-        ),
-        (gx.PermissionDenied("iam.serviceAccounts.actAs denied on me@p"), "roles/iam.serviceAccountUser"),
+        (gx.PermissionDenied("Request is prohibited by organization's policy. vpcServiceControlsUniqueIdentifier: x"),
+         "add an access level"),
+        (gx.FailedPrecondition("Constraint constraints/compute.vmExternalIpAccess violated"), "tpu-internal-ips: true"),
         (auth.DefaultCredentialsError("none"), "gcloud auth application-default login"),
         (gx.InternalServerError("boom"), "refused to create pod"),
     ],
-)
+)  # fmt: skip
 def test_errors_are_one_sentence_with_the_command_that_fixes_them(error, expected):
     output = explain(error, "create pod", ExecutorSettings(**POD))
     assert expected in output
@@ -128,23 +97,23 @@ ACCOUNT = "Service account me@p does not exist or you do not have permission to 
 
 
 @pytest.mark.parametrize("patience", [300.0, 0.0])
-def test_a_new_service_account_is_waited_for_some_minutes(api, play, monkeypatch, patience):
+async def test_a_new_service_account_is_waited_for_some_minutes(api, play, monkeypatch, patience):
     monkeypatch.setattr("snakemake_executor_plugin_tpu.capacity.ACCOUNT_SECONDS", patience)
     api.fail(2, "PERMISSION_DENIED", ACCOUNT, "CreateQueuedResource")
-    if not patience:
-        with pytest.raises(CloudError, match="Not allowed to start hosts that act as me@p"):
-            play(lambda cloud, capacity: capacity.wait(), service_account="me@p")
-        return
-    state, output = play(lambda cloud, capacity: capacity.wait(), service_account="me@p")
-    assert state.is_ready
+    async with play(service_account="me@p") as (_, capacity, output):
+        if not patience:
+            with pytest.raises(CloudError, match="Not allowed to start hosts that act as me@p"):
+                await capacity.wait()
+            return
+        assert (await capacity.wait()).is_ready
     assert sum("Google does not know me@p yet: a new account takes" in line for line in output) == 2
 
 
-def test_too_many_requests_are_said_as_such(api, play, monkeypatch):
+async def test_too_many_requests_are_said_as_such(api, play, monkeypatch):
     monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.TELL_AFTER", 1)
     api.fail(1, "RESOURCE_EXHAUSTED", "Quota exceeded for quota metric 'Read requests' per minute")
-    state, output = play(lambda cloud, _: cloud.describe())
-    assert state.is_absent
+    async with play() as (cloud, _, output):
+        assert (await cloud.describe()).is_absent
     assert output[0].startswith("The project p asks Google too often since")
 
 
@@ -162,11 +131,9 @@ def test_calls_need_published_permissions_only():
     assert not any("queued" in permission for permission in TPU_PERMISSIONS)
 
 
-def test_the_least_roles_suffice(api, play):
+async def test_the_least_roles_suffice(api, play):
     api.roles = {"roles/tpu.admin", "roles/iam.serviceAccountUser"}
 
-    async def story(cloud, capacity):
+    async with play(service_account="me@p") as (cloud, capacity, _):
         assert (await capacity.wait()).is_ready
         await cloud.delete()
-
-    play(story, service_account="me@p")

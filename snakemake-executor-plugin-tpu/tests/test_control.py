@@ -24,7 +24,7 @@ inner()'"""
 async def until(condition):
     async with asyncio.timeout(PATIENCE):
         while not condition():
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
 
 
 def objects(pod, call):
@@ -35,234 +35,186 @@ def objects(pod, call):
     }
 
 
-def test_jobs_of_one_and_of_all_hosts_end_with_their_codes_and_logs(call, tmp_path):
-    async def story():
-        async with call() as controller:
-            packed = [
-                controller.run(f"job{number}", f"echo line {number}; exit {number}") for number in range(4)
-            ]
-            ends = await asyncio.gather(*packed)
-            assert [outcome.ok for outcome in ends] == [True, False, False, False]
-            assert "ended with exit code 3 (exited). Its last lines:\n        line 3" in ends[3].message
-            assert "[job2 0] line 2" in controller.lines
-            ranks = "echo $RANK of $WORLD_SIZE $MARK in ${PWD##*/}; test $RANK != 2"
-            outcome = await controller.run(
-                "whole", f"export MARK=set; mkdir x; cd x; tpurun bash -c '{ranks}'", hosts=4
-            )
-            assert "rank 2 on w2 ended with exit code 1 (exited)" in outcome.message
-            assert {f"[whole {rank}] {rank} of 4 set in x" for rank in range(4)} <= set(controller.lines)
-            twice = "tpurun true && tpurun bash -c 'echo again $RANK'"
-            assert (await controller.run("twice", twice, hosts=4)).ok
-            assert "[twice 3] again 3" in controller.lines
-            assert (await controller.run("bar", "printf 'a\\rb\\033[31mc\\n'")).ok
-            assert "[bar 0] bc" in controller.lines
-
-    asyncio.run(story())
+async def test_jobs_of_one_and_of_all_hosts_end_with_their_codes_and_logs(call, tmp_path):
+    async with call() as controller:
+        packed = [controller.run(f"job{number}", f"echo line {number}; exit {number}") for number in range(4)]
+        ends = await asyncio.gather(*packed)
+        assert [outcome.ok for outcome in ends] == [True, False, False, False]
+        assert "ended with exit code 3 (exited). Its last lines:\n        line 3" in ends[3].message
+        assert "[job2 0] line 2" in controller.lines
+        ranks = "echo $RANK of $WORLD_SIZE $MARK in ${PWD##*/}; test $RANK != 2"
+        outcome = await controller.run(
+            "whole", f"export MARK=set; mkdir x; cd x; tpurun bash -c '{ranks}'", hosts=4
+        )
+        assert "rank 2 on w2 ended with exit code 1 (exited)" in outcome.message
+        assert {f"[whole {rank}] {rank} of 4 set in x" for rank in range(4)} <= set(controller.lines)
+        twice = "tpurun true && tpurun bash -c 'echo again $RANK'"
+        assert (await controller.run("twice", twice, hosts=4)).ok
+        assert "[twice 3] again 3" in controller.lines
+        assert (await controller.run("bar", "printf 'a\\rb\\033[31mc\\n'")).ok
+        assert "[bar 0] bc" in controller.lines
 
 
-def test_a_startup_script_that_is_run_by_hand_starts_no_second_loop(call, empty_pod):
-    async def story():
-        host = empty_pod.hosts[0]
-        async with call() as controller:
-            await controller.run()
-            script = [host.folder / "startup-script"]
-            again = await asyncio.to_thread(
-                subprocess.run, script, env=host.environment, capture_output=True, text=True, timeout=180
-            )
-            assert "has its loop already" in again.stdout
-            assert len(host.loops()) == 1
-
-    asyncio.run(story())
+async def test_a_startup_script_that_is_run_by_hand_starts_no_second_loop(small_call, empty_pod):
+    host = empty_pod.hosts[0]
+    async with small_call() as controller:
+        await controller.run()
+        script = [host.folder / "startup-script"]
+        again = await asyncio.to_thread(
+            subprocess.run, script, env=host.environment, capture_output=True, text=True, timeout=180
+        )
+        assert "has its loop already" in again.stdout
+        assert len(host.loops()) == 1
 
 
-def test_another_region_of_the_bucket_is_said_with_its_price(call, empty_pod):
-    async def story():
-        empty_pod.gcs.proxy.roles.add("roles/storage.legacyBucketReader")
-        async with call() as controller:
-            assert (await controller.run()).ok
-            said = (
-                "gs://emulated is in us-central1 and its hosts are in us-central2: .*1.92 USD a day if each"
-            )
-            assert len(re.findall(said, controller.output)) == 1
-
-    try:
-        asyncio.run(story())
-    finally:
-        empty_pod.gcs.proxy.roles.discard("roles/storage.legacyBucketReader")
+async def test_another_region_of_the_bucket_is_said_with_its_price(call, empty_pod, monkeypatch):
+    proxy = empty_pod.gcs.proxy
+    monkeypatch.setattr(proxy, "roles", proxy.roles | {"roles/storage.legacyBucketReader"})
+    async with call() as controller:
+        assert (await controller.run()).ok
+        said = "gs://emulated is in us-central1 and its hosts are in us-central2: .*1.92 USD a day if each"
+        assert len(re.findall(said, controller.output)) == 1
 
 
-def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(call, empty_pod, monkeypatch):
+async def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(
+    small_call, empty_pod, monkeypatch
+):
     monkeypatch.setenv("SNAKEMAKE_TPU_TIMES", "silence=4 beat=0.5")
-
-    async def story():
-        async with call() as first:
-            assert (await first.run("one")).ok
-            second = first.again()
-            async with second:
-                assert "The pod is in use by the Snakemake of" in (await second.run("two")).message
-            third = first.again()
-            first.slices[0].control.times |= {"poll": 1e9, "beat": 1e9}  # it sleeps
-            async with third:
-                assert (await third.run("three")).ok
-                outcome = await first.run("four")
-                assert not outcome.ok
-                assert re.search(
-                    "Another controller has taken the pod|in use by the Snakemake of", outcome.message
-                )
-                assert not any(
-                    "/jobs/four/" in name and name.endswith("start") for name in objects(empty_pod, first)
-                )
-
-    asyncio.run(story())
-
-
-@pytest.mark.full
-def test_a_hang_is_stopped_with_the_stacks_of_all_ranks(call, tmp_path):
-    async def story():
-        async with call() as controller:
-            work = f"echo $TPU_LAUNCH > $TPU_PROGRESS_FILE; test $TPU_LAUNCH = 2 || tpurun {HANG}"
-            outcome = await controller.run("job", work, hosts=4, stall=2.0)
-            assert outcome.ok, outcome.message
-            logs = sorted((tmp_path / "call" / "logs" / "job" / "launch-1").glob("*.log"))
-            assert len(logs) == 4
-            assert all("in inner" in path.read_text() for path in logs)
-            assert "it made no progress for" in controller.output
-
-    asyncio.run(story())
-
-
-@pytest.mark.full
-def test_an_outage_and_lost_answers_cost_no_launch(call, empty_pod):
-    async def story():
-        proxy = empty_pod.gcs.proxy
-        async with call() as controller:
-            await controller.run("first")
-            running = [asyncio.ensure_future(controller.run(f"job{n}", f"sleep {n}")) for n in range(1, 4)]
-            await asyncio.sleep(0.7)
-            proxy.down = True
-            await asyncio.sleep(5)
-            proxy.down = False
-            proxy.lossy = True
-            more = [controller.run(f"lossy{n}", "echo hello") for n in range(3)]
-            ends = await asyncio.gather(*running, *more)
-            assert all(outcome.ok for outcome in ends), [outcome.message for outcome in ends]
-            assert "launching it again" not in controller.output
-
-    asyncio.run(story())
-
-
-def test_no_object_holds_a_secret_and_nobody_without_the_key_gives_commands(call, empty_pod):
-    async def story():
-        async with call() as controller:
-            secret = {"WANDB_API_KEY": "sesame-open-1234"}
-            echo = "tpurun bash -c 'test ${#WANDB_API_KEY} = 16'"
-            assert (await controller.run("job", echo, hosts=4, environment=secret)).ok
-            found = objects(empty_pod, controller)
-            assert len(found) > 20
-            assert not any(b"sesame" in content for content in found.values())
-            assert not any(
-                b"sesame" in path.read_bytes()
-                for host in empty_pod.hosts
-                for path in host.home.rglob("*.json")
+    async with small_call() as first:
+        assert (await first.run("one")).ok
+        second = first.again()
+        async with second:
+            assert "The pod is in use by the Snakemake of" in (await second.run("two")).message
+        third = first.again()
+        first.slices[0].control.times |= {"poll": 1e9, "beat": 1e9}  # it sleeps
+        async with third:
+            assert (await third.run("three")).ok
+            outcome = await first.run("four")
+            assert not outcome.ok
+            assert re.search(
+                "Another controller has taken the pod|in use by the Snakemake of", outcome.message
             )
-            name = next(name for name in found if name.endswith("hosts/1/assignment"))
-            document = json.loads(json.loads(found[name])["text"])
-            document |= {
-                "job": "evil",
-                "launch": 1,
-                "seq": document["seq"] + 1,
-                "argv": ["touch", "/tmp/evil"],
-            }
-            forged = sign(b"another key", "hosts/1/assignment", document)
-            empty_pod.client().bucket("emulated").blob(name).upload_from_string(forged)
-            log = empty_pod.hosts[1].home / ".snakemake-tpu" / "host.log"
-            await until(lambda: "w1: Forged" in controller.output)  # by its heartbeat
-            assert "Forged" in log.read_text()
-            assert not any("evil" in name for name in objects(empty_pod, controller))
-
-    asyncio.run(story())
+            assert not any(
+                "/jobs/four/" in name and name.endswith("start") for name in objects(empty_pod, first)
+            )
 
 
 @pytest.mark.full
-def test_a_new_version_of_the_loop_reaches_the_hosts_of_a_living_pod(call, monkeypatch):
-    async def story():
-        async with call() as first:
-            assert (await first.run("one")).ok
-        code = slices.host_code()
-        monkeypatch.setattr(slices, "host_code", lambda: code + bytes(1))  # gzip ignores what follows
-        async with first.again() as second:
-            assert (await second.run("two")).ok
-            control = second.slices[0].control
-            assert {beat["code"] for beat in control.beats.values()} == {control.setup["code"]}
-
-    asyncio.run(story())
+async def test_a_hang_is_stopped_with_the_stacks_of_all_ranks(call, tmp_path):
+    async with call() as controller:
+        work = f"echo $TPU_LAUNCH > $TPU_PROGRESS_FILE; test $TPU_LAUNCH = 2 || tpurun {HANG}"
+        outcome = await controller.run("job", work, hosts=4, stall=2.0)
+        assert outcome.ok, outcome.message
+        logs = sorted((tmp_path / "call" / "logs" / "job" / "launch-1").glob("*.log"))
+        assert len(logs) == 4
+        assert all("in inner" in path.read_text() for path in logs)
+        assert "it made no progress for" in controller.output
 
 
 @pytest.mark.full
-def test_a_failed_environment_ends_the_first_call_with_its_last_lines(call, tmp_path):
+async def test_an_outage_and_lost_answers_cost_no_launch(call, empty_pod):
+    proxy = empty_pod.gcs.proxy
+    async with call() as controller:
+        await controller.run("first")
+        running = [asyncio.ensure_future(controller.run(f"job{n}", f"sleep {n}")) for n in range(1, 4)]
+        await asyncio.sleep(0.7)
+        proxy.down = True
+        await asyncio.sleep(5)
+        proxy.down = False
+        proxy.lossy = True
+        more = [controller.run(f"lossy{n}", "echo hello") for n in range(3)]
+        ends = await asyncio.gather(*running, *more)
+        assert all(outcome.ok for outcome in ends), [outcome.message for outcome in ends]
+        assert "launching it again" not in controller.output
+
+
+async def test_no_object_holds_a_secret_and_nobody_without_the_key_gives_commands(call, empty_pod):
+    async with call() as controller:
+        secret = {"WANDB_API_KEY": "sesame-open-1234"}
+        echo = "tpurun bash -c 'test ${#WANDB_API_KEY} = 16'"
+        assert (await controller.run("job", echo, hosts=4, environment=secret)).ok
+        found = objects(empty_pod, controller)
+        assert len(found) > 20
+        assert not any(b"sesame" in content for content in found.values())
+        assert not any(
+            b"sesame" in path.read_bytes() for host in empty_pod.hosts for path in host.home.rglob("*.json")
+        )
+        name = next(name for name in found if name.endswith("hosts/1/assignment"))
+        document = json.loads(json.loads(found[name])["text"])
+        document |= {"job": "evil", "launch": 1, "seq": document["seq"] + 1, "argv": ["touch", "/tmp/evil"]}
+        forged = sign(b"another key", "hosts/1/assignment", document)
+        empty_pod.client().bucket("emulated").blob(name).upload_from_string(forged)
+        log = empty_pod.hosts[1].home / ".snakemake-tpu" / "host.log"
+        await until(lambda: "w1: Forged" in controller.output)  # by its heartbeat
+        assert "Forged" in log.read_text()
+        assert not any("evil" in name for name in objects(empty_pod, controller))
+
+
+@pytest.mark.full
+async def test_a_new_version_of_the_loop_reaches_the_hosts_of_a_living_pod(small_call, monkeypatch):
+    async with small_call() as first:
+        assert (await first.run("one")).ok
+    code = slices.host_code()
+    monkeypatch.setattr(slices, "host_code", lambda: code + bytes(1))  # gzip ignores what follows
+    async with first.again() as second:
+        assert (await second.run("two")).ok
+        control = second.slices[0].control
+        assert {beat["code"] for beat in control.beats.values()} == {control.setup["code"]}
+
+
+@pytest.mark.full
+async def test_a_failed_environment_ends_the_first_call_with_its_last_lines(small_call, tmp_path):
     lock = tmp_path / "lock"
     lock.write_text("no-such-package==1.0\n")
-
-    async def story():
-        async with call(requirements=str(lock)) as controller:
-            outcome = await controller.run("job")
-            assert "The jobs' environment cannot be made on the hosts of pod" in outcome.message
-            assert "uv could not be installed" in outcome.message
-
-    asyncio.run(story())
+    async with small_call(requirements=str(lock)) as controller:
+        outcome = await controller.run("job")
+        assert "The jobs' environment cannot be made on the hosts of pod" in outcome.message
+        assert "uv could not be installed" in outcome.message
 
 
 @pytest.mark.full
-def test_trouble_of_a_slice_that_was_up_is_waited_for(call, empty_pod, tmp_path, monkeypatch):
+async def test_trouble_of_a_slice_that_was_up_is_waited_for(small_call, empty_pod, tmp_path, monkeypatch):
     monkeypatch.setattr(slices, "PAUSES", (0.2, 1.0))
     started = tmp_path / "started"
-
-    async def story():
-        async with call() as controller:
-            work = f"touch {started}; test $TPU_LAUNCH = 2 || sleep 600"
-            running = asyncio.ensure_future(controller.run("job", work))
-            await until(started.exists)
-            empty_pod.api.fail(2, "PERMISSION_DENIED", "for a moment", "CreateQueuedResource")
-            empty_pod.preempt()
-            outcome = await running
-            assert outcome.ok, (outcome.message, controller.output)
-            assert not empty_pod.api.planned()
-            assert controller.output.count("Jobs wait; next try in") == 2, controller.output
-            assert controller.output.count("launching it again") == 1, controller.output
-
-    asyncio.run(story())
+    async with small_call() as controller:
+        work = f"touch {started}; test $TPU_LAUNCH = 2 || sleep 600"
+        running = asyncio.ensure_future(controller.run("job", work))
+        await until(started.exists)
+        empty_pod.api.fail(2, "PERMISSION_DENIED", "for a moment", "CreateQueuedResource")
+        empty_pod.preempt()
+        outcome = await running
+        assert outcome.ok, (outcome.message, controller.output)
+        assert not empty_pod.api.planned()
+        assert controller.output.count("Jobs wait; next try in") == 2, controller.output
+        assert controller.output.count("launching it again") == 1, controller.output
 
 
 @pytest.mark.full
-def test_the_other_hosts_of_a_slice_that_ends_get_no_job(call, empty_pod, tmp_path):
+async def test_the_other_hosts_of_a_slice_that_ends_get_no_job(call, empty_pod, tmp_path):
     """One host tells of its shutdown, the others go without a word and look alive; the API tells of it later."""
     started = tmp_path / "started"
-
-    async def story():
-        async with call() as controller:
-            running = asyncio.ensure_future(
-                controller.run("job", f"test -e {started} || (touch {started}; sleep 600)")
-            )
-            await until(started.exists)
-            first, *others = empty_pod.hosts
-            for host in others:
-                host.kill()
-            await asyncio.to_thread(first.shut_down, 3)
-            empty_pod.api.preempt()
-            outcome = await running
-            assert outcome.ok, (outcome.message, controller.output)
-            assert controller.output.count("launching it again") == 1, controller.output
-
-    asyncio.run(story())
+    async with call() as controller:
+        running = asyncio.ensure_future(
+            controller.run("job", f"test -e {started} || (touch {started}; sleep 600)")
+        )
+        await until(started.exists)
+        first, *others = empty_pod.hosts
+        for host in others:
+            host.kill()
+        await asyncio.to_thread(first.shut_down, 3)
+        empty_pod.api.preempt()
+        outcome = await running
+        assert outcome.ok, (outcome.message, controller.output)
+        assert controller.output.count("launching it again") == 1, controller.output
 
 
 @pytest.mark.full
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.parametrize("goes_on", ["elsewhere", "on the slice that is made anew"])
-def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path, goes_on):
-    async def story(pod):
+async def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path, goes_on):
+    go = tmp_path / "go"
+    with EmulatedPod(tmp_path / "pod", "v4-8", slices=2) as pod:
         async with Controller(pod, tmp_path / "call", slices=2) as controller:
-            go = tmp_path / "go"
             work = f"echo begins; test $TPU_LAUNCH = 2 || while ! test -e {go}; do sleep 0.1; done"
             jobs = [asyncio.ensure_future(controller.run(f"job{n}", work)) for n in range(2)]
             await until(lambda: controller.output.count(" 0] begins") == 2)
@@ -280,125 +232,95 @@ def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path, goes_
             assert controller.output.count(" 0] begins") == 3
             assert [path.read_text()[:7] for path in logs] == 3 * ["begins\n"]  # one of each launch
 
-    with EmulatedPod(tmp_path / "pod", "v4-8", slices=2) as pod:
-        asyncio.run(story(pod))
-
 
 @pytest.mark.full
-def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, tmp_path, monkeypatch):
+async def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "CHECK_PAUSE", 0.2)
-
-    async def story():
-        bad = tmp_path / "bad"
-        fails = f"case $HOME in */w1/*) test ! -e {bad};; esac"
-        async with call(check_host=fails) as controller:
-            await controller.run("first")
-            await until(lambda: not controller.pool.health.unchecked)
-            bad.touch()
-            ends = {}
-            for number in range(12):
-                ends[number] = await controller.run(f"job{number}", f"{fails}; sleep 0")
-                if "is set aside" in controller.output:
-                    break
-                busy = [controller.run(f"fill{number}-{n}", f"{fails}") for n in range(4)]
-                await asyncio.gather(*busy)
-            assert "w1 of pod is set aside: 2 jobs failed there" in controller.output
-            bad.unlink()
-            await until(lambda: "passed its check and serves again" in controller.output)
-
-    asyncio.run(story())
+    bad = tmp_path / "bad"
+    fails = f"case $HOME in */w1/*) test ! -e {bad};; esac"
+    async with call(check_host=fails) as controller:
+        await controller.run("first")
+        await until(lambda: not controller.pool.health.unchecked)
+        bad.touch()
+        ends = {}
+        for number in range(12):
+            ends[number] = await controller.run(f"job{number}", f"{fails}; sleep 0")
+            if "is set aside" in controller.output:
+                break
+            busy = [controller.run(f"fill{number}-{n}", f"{fails}") for n in range(4)]
+            await asyncio.gather(*busy)
+        assert "w1 of pod is set aside: 2 jobs failed there" in controller.output
+        bad.unlink()
+        await until(lambda: "passed its check and serves again" in controller.output)
 
 
 @pytest.mark.full
-def test_the_hosts_of_every_incarnation_are_checked_before_they_serve(call, empty_pod, tmp_path):
+async def test_the_hosts_of_every_incarnation_are_checked_before_they_serve(call, empty_pod, tmp_path):
     log = tmp_path / "log"
     check = f"echo check >> {log}; case $HOME in */w1/*) false;; esac"
-
-    async def story():
-        async with call(check_host=check) as controller:
-            for number in range(2):
-                assert (
-                    await controller.run(f"whole{number}", f"tpurun bash -c 'echo job >> {log}'", hosts=4)
-                ).ok
-                assert log.read_text().split() == ["check"] * 4 + ["job"] * 4
-                log.unlink()
-                assert [*controller.pool.health.aside] == [("pod", 1)]
-                empty_pod.preempt()
-            assert controller.output.count("w1 of pod is set aside: it is new, and its check failed") == 2
-
-    asyncio.run(story())
+    async with call(check_host=check) as controller:
+        for number in range(2):
+            assert (await controller.run(f"whole{number}", f"tpurun bash -c 'echo job >> {log}'", hosts=4)).ok
+            assert log.read_text().split() == ["check"] * 4 + ["job"] * 4
+            log.unlink()
+            assert [*controller.pool.health.aside] == [("pod", 1)]
+            empty_pod.preempt()
+        assert controller.output.count("w1 of pod is set aside: it is new, and its check failed") == 2
 
 
-def test_a_later_call_checks_the_hosts_that_nobody_has_checked(call, empty_pod, tmp_path):
+async def test_a_later_call_checks_the_hosts_that_nobody_has_checked(call, empty_pod, tmp_path):
     log = tmp_path / "log"
-
-    async def story():
-        async with call(check_host=f"echo ${{HOME%/home}} >> {log}") as first:
-            assert (await first.run("one")).ok
-            await until(lambda: not first.pool.health.unchecked and not first.pool.checks)
-        assert len(log.read_text().split()) == 4
-        (name,) = (name for name in objects(empty_pod, first) if name.endswith("hosts/2/checked"))
-        empty_pod.bucket.blob(name).delete()
-        async with first.again() as second:
-            assert (await second.run("two", "tpurun true", hosts=4)).ok
-        assert [line[-2:] for line in log.read_text().split()[4:]] == ["w2"]
-
-    asyncio.run(story())
+    async with call(check_host=f"echo ${{HOME%/home}} >> {log}") as first:
+        assert (await first.run("one")).ok
+        await until(lambda: not first.pool.health.unchecked and not first.pool.checks)
+    assert len(log.read_text().split()) == 4
+    (name,) = (name for name in objects(empty_pod, first) if name.endswith("hosts/2/checked"))
+    empty_pod.bucket.blob(name).delete()
+    async with first.again() as second:
+        assert (await second.run("two", "tpurun true", hosts=4)).ok
+    assert [line[-2:] for line in log.read_text().split()[4:]] == ["w2"]
 
 
 @pytest.mark.full
-def test_a_straggler_is_said_and_leaves_its_host_at_a_checkpoint(call):
+async def test_a_straggler_is_said_and_leaves_its_host_at_a_checkpoint(call):
     """Jobs report their step as the checkpoint that they would resume from; on w1 a step takes ten times longer."""
     work = (
         "case $HOME in */w1/*) pause=5;; *) pause=0.5;; esac; read step < ~/../../$TPU_JOB; "
         "for step in $(seq ${step:-1} 12); do sleep $pause; echo $step > ~/../../$TPU_JOB; "
         "echo $step > $TPU_PROGRESS_FILE; done; echo ended on ${HOME%/home}"
     )
-
-    async def story():
-        async with call() as controller:
-            await controller.run("first")
-            jobs = [controller.run(f"job{n}", work, like="count 60") for n in range(4)]
-            assert all(outcome.ok for outcome in await asyncio.gather(*jobs)), controller.output
-            said = r"w1 of pod is set aside: job\d is \d+ times slower than [23] jobs like it on other hosts"
-            assert len(re.findall(said, controller.output)) == 1
-            assert controller.output.count("it has a new checkpoint and goes to another host; launching") == 1
-            assert not re.search(r"ended on \S*w1$", controller.output, re.MULTILINE)
-
-    asyncio.run(story())
+    async with call() as controller:
+        await controller.run("first")
+        jobs = [controller.run(f"job{n}", work, like="count 60") for n in range(4)]
+        assert all(outcome.ok for outcome in await asyncio.gather(*jobs)), controller.output
+        said = r"w1 of pod is set aside: job\d is \d+ times slower than [23] jobs like it on other hosts"
+        assert len(re.findall(said, controller.output)) == 1
+        assert controller.output.count("it has a new checkpoint and goes to another host; launching") == 1
+        assert not re.search(r"ended on \S*w1$", controller.output, re.MULTILINE)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("minutes", [3, 15])
-def test_an_outage_on_the_side_of_the_controller_is_no_fault_of_a_job(call, empty_pod, minutes):
+async def test_an_outage_on_the_side_of_the_controller_is_no_fault_of_a_job(call, empty_pod):
     """Hosts reach the bucket meanwhile. A minute lasts a second, as it does for the fence of emulated hosts."""
-
-    async def story():
-        async with call() as controller:
-            work = "sleep 2; echo line; test $TPU_LAUNCH = 1"
-            jobs = [
-                controller.run("whole", f"tpurun bash -c '{work}'", hosts=4),
-                controller.run("next", work),
-            ]
-            running = asyncio.gather(*jobs)
-            await until(lambda: any(host.jobs() for host in empty_pod.hosts))
-            controller.away, empty_pod.api.offline = True, True
-            await asyncio.sleep(minutes)
-            controller.away, empty_pod.api.offline = False, False
-            assert [outcome.message for outcome in await running] == ["", ""]
-            assert {f"[whole {rank}] line" for rank in range(4)} < set(controller.lines)
-            assert "launching it again" not in controller.output
-
-    asyncio.run(story())
+    async with call() as controller:
+        work = "sleep 2; echo line; test $TPU_LAUNCH = 1"
+        jobs = [controller.run("whole", f"tpurun bash -c '{work}'", hosts=4), controller.run("next", work)]
+        running = asyncio.gather(*jobs)
+        await until(lambda: any(host.jobs() for host in empty_pod.hosts))
+        controller.away, empty_pod.api.offline = True, True
+        await asyncio.sleep(15)
+        controller.away, empty_pod.api.offline = False, False
+        assert [outcome.message for outcome in await running] == ["", ""]
+        assert {f"[whole {rank}] line" for rank in range(4)} < set(controller.lines)
+        assert "launching it again" not in controller.output
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("hangs", ["api", "bucket"])
-def test_the_end_of_a_call_is_bounded_and_says_what_may_cost(call, empty_pod, monkeypatch, hangs):
+async def test_the_end_of_a_call_is_bounded_and_says_what_may_cost(call, empty_pod, monkeypatch, hangs):
     monkeypatch.setattr(slices, "CLOSE_SECONDS", 0.5)
     go = threading.Event()
-
-    async def story():
+    try:
         async with call() as controller:
             if hangs == "api":
                 empty_pod.api.full_zones.add("us-central2-b")
@@ -414,48 +336,39 @@ def test_the_end_of_a_call_is_bounded_and_says_what_may_cost(call, empty_pod, mo
             left = await controller.pool.close()
             assert time.monotonic() - began < 10
             controller.dead.set()
-            return left, controller.output
-
-    left, output = asyncio.run(ended(story(), go))
-    if hangs == "api":
-        assert "the request could not be withdrawn: Google has not deleted it within 0 s" in output
-        assert left.startswith(
-            "TPU pod pod may still exist and cost money (Google did not answer within 0 s): "
-        )
-    else:
-        assert "its lease could not be released and ends by itself" in output
-        assert left.startswith("TPU pod pod (v4-32, READY) still exists and costs money")
-
-
-async def ended(story, go):
-    try:
-        return await story
     finally:
         go.set()  # the threads that hang
+    if hangs == "api":
+        said = "the request could not be withdrawn: Google has not deleted it within 0 s"
+        costs = "may still exist and cost money (Google did not answer within 0 s): "
+    else:
+        said = "its lease could not be released and ends by itself"
+        costs = "(v4-32, READY) still exists and costs money"
+    assert said in controller.output
+    assert left.startswith(f"TPU pod pod {costs}")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("trouble", ["rank", "aside"])
-def test_a_slice_with_a_bad_host_is_replaced_once_checkpoints_are_safe(call, empty_pod, monkeypatch, trouble):
-    async def story():
-        async with call() as controller:
-            assert (await controller.run("first")).ok
-            [slice] = controller.slices
-            node = slice.control.setup["node"]
-            if trouble == "aside":
-                counts = "while sleep 0.3; do echo $((step += 1)) > $TPU_PROGRESS_FILE; done"
-                long = asyncio.ensure_future(controller.run("long", f"test $TPU_LAUNCH = 2 || {counts}"))
-                await until(lambda: any(host.jobs() for host in empty_pod.hosts))
-                monkeypatch.setattr(health, "LONG_SECONDS", 0.0)
-                controller.pool.health.set_aside(("pod", 2), "two jobs failed there")
-            for job in ("one", "two") if trouble == "rank" else ():
-                outcome = await controller.run(job, "tpurun bash -c 'test $RANK != 2'", hosts=4)
-                assert "rank 2 on w2" in outcome.message
-            assert (await controller.run("last", "tpurun true", hosts=4)).ok
-            assert slice.control.setup["node"] != node
-            if trouble == "aside":
-                assert (await long).ok
-                assert "long: it has a new checkpoint and goes to another host" in controller.output
-            assert "the slice is deleted and made anew" in controller.output
-
-    asyncio.run(story())
+async def test_a_slice_with_a_bad_host_is_replaced_once_checkpoints_are_safe(
+    call, empty_pod, monkeypatch, trouble
+):
+    async with call() as controller:
+        assert (await controller.run("first")).ok
+        [slice] = controller.slices
+        node = slice.control.setup["node"]
+        if trouble == "aside":
+            counts = "while sleep 0.3; do echo $((step += 1)) > $TPU_PROGRESS_FILE; done"
+            long = asyncio.ensure_future(controller.run("long", f"test $TPU_LAUNCH = 2 || {counts}"))
+            await until(lambda: any(host.jobs() for host in empty_pod.hosts))
+            monkeypatch.setattr(health, "LONG_SECONDS", 0.0)
+            controller.pool.health.set_aside(("pod", 2), "two jobs failed there")
+        for job in ("one", "two") if trouble == "rank" else ():
+            outcome = await controller.run(job, "tpurun bash -c 'test $RANK != 2'", hosts=4)
+            assert "rank 2 on w2" in outcome.message
+        assert (await controller.run("last", "tpurun true", hosts=4)).ok
+        assert slice.control.setup["node"] != node
+        if trouble == "aside":
+            assert (await long).ok
+            assert "long: it has a new checkpoint and goes to another host" in controller.output
+        assert "the slice is deleted and made anew" in controller.output

@@ -50,26 +50,21 @@ class Killer:
         return True
 
 
-def test_loop_that_dies_at_any_write_runs_no_launch_twice(empty_pod, call, tmp_path):
-    async def story():
-        async with call() as controller:
-            await controller.run("first")
-            for points in _batches(ONE_HOST, 4):
-                async with asyncio.timeout(PATIENCE):
-                    while len(controller.slices[0].control.free()) < 4:  # then job i is on host i
-                        await asyncio.sleep(0.1)
-                empty_pod.gcs.proxy.strike = killer = Killer(empty_pod, enumerate(points))
-                jobs = [f"{moment}-{what.replace('/', '-')}" for moment, what in points]
-                outcomes = await asyncio.gather(
-                    *(controller.run(job, noting(tmp_path / job)) for job in jobs)
-                )
-                assert [outcome.message for outcome in outcomes] == [""] * len(jobs)
-                for job in jobs:
-                    ran = launches(tmp_path / job)
-                    assert len(ran) == len(set(ran)) <= 2
-                assert not killer.points
-
-    asyncio.run(story())
+async def test_loop_that_dies_at_any_write_runs_no_launch_twice(empty_pod, call, tmp_path):
+    async with call() as controller:
+        await controller.run("first")
+        for points in _batches(ONE_HOST, 4):
+            async with asyncio.timeout(PATIENCE):
+                while len(controller.slices[0].control.free()) < 4:  # then job i is on host i
+                    await asyncio.sleep(0.1)
+            empty_pod.gcs.proxy.strike = killer = Killer(empty_pod, enumerate(points))
+            jobs = [f"{moment}-{what.replace('/', '-')}" for moment, what in points]
+            outcomes = await asyncio.gather(*(controller.run(job, noting(tmp_path / job)) for job in jobs))
+            assert [outcome.message for outcome in outcomes] == [""] * len(jobs)
+            for job in jobs:
+                ran = launches(tmp_path / job)
+                assert len(ran) == len(set(ran)) <= 2
+            assert not killer.points
 
 
 def _batches(items, size):
@@ -78,20 +73,17 @@ def _batches(items, size):
 
 @pytest.mark.parametrize(("rank", "points"), [(0, RANK_0), (2, OTHERS)])
 @pytest.mark.full
-def test_loop_of_any_rank_that_dies_runs_no_launch_twice(empty_pod, call, tmp_path, rank, points):
-    async def story():
-        async with call() as controller:
-            for number, point in enumerate(points):
-                empty_pod.gcs.proxy.strike = Killer(empty_pod, {rank: point})
-                file = tmp_path / f"ran{number}"
-                command = f"tpurun bash -c {noting(f'{file}-$RANK')!r}"
-                outcome = await controller.run(f"job{number}", command, hosts=4)
-                assert outcome.ok, (point, outcome.message, controller.output)
-                for other in range(4):
-                    ran = launches(file.with_name(f"{file.name}-{other}"))
-                    assert len(ran) == len(set(ran)), point
-
-    asyncio.run(story())
+async def test_loop_of_any_rank_that_dies_runs_no_launch_twice(empty_pod, call, tmp_path, rank, points):
+    async with call() as controller:
+        for number, point in enumerate(points):
+            empty_pod.gcs.proxy.strike = Killer(empty_pod, {rank: point})
+            file = tmp_path / f"ran{number}"
+            command = f"tpurun bash -c {noting(f'{file}-$RANK')!r}"
+            outcome = await controller.run(f"job{number}", command, hosts=4)
+            assert outcome.ok, (point, outcome.message, controller.output)
+            for other in range(4):
+                ran = launches(file.with_name(f"{file.name}-{other}"))
+                assert len(ran) == len(set(ran)), point
 
 
 async def killed_at(controller, moment, what):
@@ -120,19 +112,17 @@ async def killed_at(controller, moment, what):
     ("moment", "what"),
     [pytest.param(*point, marks=[pytest.mark.full] * (point not in CORE)) for point in CALLS],
 )
-def test_call_that_dies_at_any_write_is_continued_by_the_next(call, tmp_path, monkeypatch, moment, what):
+async def test_call_that_dies_at_any_write_is_continued_by_the_next(
+    small_call, tmp_path, monkeypatch, moment, what
+):
     monkeypatch.setenv("SNAKEMAKE_TPU_TIMES", "silence=1 beat=0.3")
-
-    async def story():
-        first = call()
-        first.command = noting(tmp_path / "ran")
-        async with first:
-            await killed_at(first, moment, what)
-            async with first.again() as second:
-                outcome = await second.run("job", first.command)
-                assert outcome.ok, outcome.message
-        ran = launches(tmp_path / "ran")
-        assert len(ran) == len(set(ran))
-        assert len(ran) == 1 or (moment, what) == ("after", "collected")
-
-    asyncio.run(story())
+    first = small_call()
+    first.command = noting(tmp_path / "ran")
+    async with first:
+        await killed_at(first, moment, what)
+        async with first.again() as second:
+            outcome = await second.run("job", first.command)
+            assert outcome.ok, outcome.message
+    ran = launches(tmp_path / "ran")
+    assert len(ran) == len(set(ran))
+    assert len(ran) == 1 or (moment, what) == ("after", "collected")

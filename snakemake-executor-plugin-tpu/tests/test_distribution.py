@@ -1,4 +1,4 @@
-"""The plugin as a distribution: installed from its wheel, not installed, and without Google's packages."""
+"""The plugin as a distribution: installed from its wheel, and without Google's packages."""
 
 import email
 import re
@@ -33,14 +33,8 @@ pkgutil.iter_modules = lambda *a: (found for found in every(*a) if found.name !=
 
 
 def call(python: Path, folder: Path, *words: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [python, *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={"PATH": "/usr/bin:/bin"},
-    )
+    options = {"capture_output": True, "text": True, "timeout": 120, "env": {"PATH": "/usr/bin:/bin"}}
+    return subprocess.run([python, *words], cwd=folder, **options)
 
 
 def site_packages(python: Path) -> Path:
@@ -90,12 +84,11 @@ def built(tmp_path_factory) -> tuple[Path, Path]:
     return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
 
 
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory) -> Path:
-    """Return the Python of an environment that has Snakemake and nothing else."""
-    folder = tmp_path_factory.mktemp("bare")
-    (folder / "Snakefile").write_text("rule all:\n    output: 'out'\n    shell: 'echo done > {output}'\n")
-    return make_environment(folder, "snakemake")
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Return a folder with a workflow."""
+    (tmp_path / "Snakefile").write_text("rule all:\n    output: 'out'\n    shell: 'echo done > {output}'\n")
+    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -118,12 +111,7 @@ def test_the_distributions_are_complete(built):
         in_source = {name.partition("/")[2] for name in source.getnames()}
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     assert {"LICENSE", "docs/intro.md", "docs/further.md", "tests/test_studies.py"} <= in_source
-    for line in (
-        "Project-URL: Repository, https://",
-        "Author: ",
-        "Classifier: ",
-        "License-Expression: MIT",
-    ):
+    for line in ("Project-URL: Repository, https://", "Author: ", "Classifier: ", "License-Expression: MIT"):
         assert f"\n{line}" in metadata
     # a link that works where the page is shown: on PyPI there are no files beside it
     assert all(target.startswith("https://") for target in re.findall(r"\]\(([^)]*)\)", metadata))
@@ -140,25 +128,18 @@ for module in pkgutil.walk_packages(plugin.__path__, plugin.__name__ + "."):
     assert done.returncode == 0, done.stderr
 
 
-def test_without_the_plugin_snakemake_works(bare):
-    done = call(bare, bare.parents[1], "-m", "snakemake", "-n")
-    assert done.returncode == 0, done.stderr
-    assert call(bare, bare.parents[1], "-c", "import snakemake_executor_plugin_tpu").returncode == 1
-
-
-def test_the_wheel_brings_executor_commands_and_emulator(installed, bare):
-    folder = bare.parents[1]
+def test_the_wheel_brings_executor_commands_and_emulator(installed, folder):
     where = "import snakemake_executor_plugin_tpu as p; print(p.__file__)"
     assert str(installed.parents[1]) in call(installed, folder, "-c", where).stdout
     assert "--tpu-accelerator-type" in call(installed, folder, "-m", "snakemake", "--help").stdout
-    assert "status" in call(installed, folder, "-m", "snakemake_executor_plugin_tpu", "--help").stdout
-    assert (
-        "preempt" in call(installed, folder, "-m", "snakemake_executor_plugin_tpu.emulator", "--help").stdout
-    )
+    for module, command in (("", "status"), (".emulator", "preempt")):
+        assert (
+            command
+            in call(installed, folder, "-m", f"snakemake_executor_plugin_tpu{module}", "--help").stdout
+        )
 
 
-def test_missing_packages_of_google_break_only_the_executor(installed, bare):
-    folder = bare.parents[1]
+def test_missing_packages_of_google_break_only_the_executor(installed, folder):
     block = site_packages(installed) / "sitecustomize.py"
     block.write_text(BLOCK)
     try:

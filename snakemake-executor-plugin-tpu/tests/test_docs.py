@@ -2,15 +2,11 @@
 
 import os
 import re
-import shutil
-import subprocess
-import sys
 import tomllib
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import snakemake_storage_plugin_gcs
 
 from snakemake_executor_plugin_tpu import ExecutorSettings
 from snakemake_executor_plugin_tpu.__main__ import COMMANDS
@@ -20,7 +16,6 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 OURS = [ROOT.parent / "docs" / "cloud.md", ROOT.parent / "profiles" / "tpu" / "config.yaml"]
 PAGES += [page for page in OURS if page.exists()]
-UPSTREAM = ROOT.parent / "docs" / "upstream" / "snakemake-storage-plugin-gcs.patch"
 SETTINGS = {f"tpu-{item.name.replace('_', '-')}" for item in fields(ExecutorSettings)}
 
 
@@ -51,7 +46,9 @@ def test_every_promise_names_tests_that_exist():
                 folder = ROOT.parent if "/" in file else ROOT / "tests"
                 files = [*([] if named_before else files), (folder / file).read_text()]
             pattern = re.escape(name).replace(r"\.\.\.", r"\w*")
-            assert all(re.search(rf"^def {pattern}\(", text, re.MULTILINE) for text in files if name), row
+            assert all(
+                re.search(rf"^(async )?def {pattern}\(", text, re.MULTILINE) for text in files if name
+            ), row
             names, named_before = names + 1, bool(name)
         assert names, row
 
@@ -59,24 +56,3 @@ def test_every_promise_names_tests_that_exist():
 def test_variables_of_one_host_jobs_are_documented():
     text = (ROOT / "docs" / "further.md").read_text()
     assert all(name in text for name in libtpu_variables(1, slice_of("v4-64")))
-
-
-@pytest.mark.full
-@pytest.mark.skipif(not UPSTREAM.exists(), reason="only in the repository")
-def test_the_patch_for_the_storage_plugin_corrects_what_its_script_finds(tmp_path):
-    def found(path: str) -> list[str]:
-        done = subprocess.run(
-            [sys.executable, UPSTREAM.with_suffix(".py")],
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.splitlines()
-
-    assert len(found("")) == 5
-    shutil.copytree(
-        Path(snakemake_storage_plugin_gcs.__file__).parent, tmp_path / "snakemake_storage_plugin_gcs"
-    )
-    subprocess.run(["patch", "-p1", "-i", UPSTREAM], cwd=tmp_path, check=True, capture_output=True)
-    assert found(str(tmp_path)) == []

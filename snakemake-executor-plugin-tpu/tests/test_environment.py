@@ -89,27 +89,23 @@ def test_environment_is_made_once_on_each_host(making, tmp_path):
     assert again == made
 
 
-def test_a_minute_without_a_package_index_is_waited_for_once_a_slice_was_up(making, tmp_path):
+async def test_a_minute_without_a_package_index_is_waited_for_once_a_slice_was_up(making, tmp_path):
     pod, _ = making(tmp_path)
     lock, wheel = tmp_path / "jobs.lock", make_wheel(tmp_path, 42)
     lock.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==42.0\n")
-
-    async def story():
-        async with Controller(pod, tmp_path / "call", requirements=str(lock)) as controller:
-            work = "test $TPU_LAUNCH = 1 && sleep 600; $TPU_PYTHON -c 'import tiny'"
-            running = asyncio.ensure_future(controller.run("job", work))
-            while not any("worker.runner" in line for line in pod.jobs().values()):
-                await asyncio.sleep(0.1)
-            away = wheel.rename(tmp_path / "away")
-            pod.preempt()
-            while "cannot make the jobs' environment and tries again; jobs wait" not in controller.output:
-                await asyncio.sleep(0.1)
-            away.rename(wheel)
-            outcome = await running
-            assert outcome.ok, outcome.message
-            assert controller.output.count("launching it again") == 1
-
-    asyncio.run(story())
+    async with Controller(pod, tmp_path / "call", requirements=str(lock)) as controller:
+        work = "test $TPU_LAUNCH = 1 && sleep 600; $TPU_PYTHON -c 'import tiny'"
+        running = asyncio.ensure_future(controller.run("job", work))
+        while not any("worker.runner" in line for line in pod.jobs().values()):
+            await asyncio.sleep(0.1)
+        away = wheel.rename(tmp_path / "away")
+        pod.preempt()
+        while "cannot make the jobs' environment and tries again; jobs wait" not in controller.output:
+            await asyncio.sleep(0.1)
+        away.rename(wheel)
+        outcome = await running
+        assert outcome.ok, outcome.message
+        assert controller.output.count("launching it again") == 1
 
 
 def test_the_lock_file_resolves_for_the_hosts(tmp_path):

@@ -122,49 +122,41 @@ def fast(monkeypatch):
 WAITS = "echo begun; while [ ! -e ~/go ]; do sleep 0.1; done"
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_a_pod_without_controller_deletes_itself_after_its_job(empty_pod, tmp_path, fast, held):
-    async def story():
-        async with Controller(empty_pod, tmp_path, idle_delete=0.05) as controller:
-            running = asyncio.ensure_future(controller.run(command=WAITS))
-            while "[job 0] begun" not in controller.lines:
-                await asyncio.sleep(0.05)
-            found = controller.slices[0].control.bucket
-            controller.dead.set()
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-        return Bucket(found.url, found.key, storage_transport(), 60.0)
-
-    bucket = asyncio.run(story())
-    if held:
-        bucket.put("hold", sign(bucket.key, "hold", {"seconds": 3600}))
+async def test_a_pod_without_controller_deletes_itself_after_its_job_unless_somebody_holds_it(
+    empty_pod, tmp_path, fast
+):
+    async with Controller(empty_pod, tmp_path, idle_delete=0.05) as controller:
+        running = asyncio.ensure_future(controller.run(command=WAITS))
+        while "[job 0] begun" not in controller.lines:
+            await asyncio.sleep(0.05)
+        found = controller.slices[0].control.bucket
+        controller.dead.set()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    bucket = Bucket(found.url, found.key, storage_transport(), 60.0)
+    bucket.put("hold", sign(bucket.key, "hold", {"seconds": 3600}))
     until(lambda: bucket.get("controller").age > 6)  # longer than the pod may be idle
     assert empty_pod.api.nodes
     for host in empty_pod.hosts:
         (host.home / "go").touch()
     until(lambda: not empty_pod.jobs())
-    if held:
-        until(lambda: all(bucket.read(f"hosts/{rank}/beat")["idle"] > 6 for rank in range(4)))
-        assert empty_pod.api.nodes
-        bucket.put("hold", sign(bucket.key, "hold", {"seconds": 0}))
+    until(lambda: all(bucket.read(f"hosts/{rank}/beat")["idle"] > 6 for rank in range(4)))
+    assert empty_pod.api.nodes
+    bucket.put("hold", sign(bucket.key, "hold", {"seconds": 0}))
     until(lambda: not any(host.is_up for host in empty_pod.hosts))
 
 
-def test_a_pod_that_cannot_delete_itself_says_so(empty_pod, tmp_path, fast, monkeypatch):
+async def test_a_pod_that_cannot_delete_itself_says_so(empty_pod, tmp_path, fast, monkeypatch):
     said = "It cannot delete itself: the TPU API answers 403 .*give its service account the permission tpu.nodes.delete"
-
-    async def story():
-        async with Controller(empty_pod, tmp_path, idle_delete=30) as controller:
-            monkeypatch.setattr(empty_pod.google, "may_delete", False)
-            running = asyncio.ensure_future(controller.run(command=WAITS))
-            while not re.search(said, controller.output):
-                await asyncio.sleep(0.1)
-                assert not running.done()
-            for host in empty_pod.hosts:
-                (host.home / "go").touch()
-            assert (await running).ok
-
-    asyncio.run(asyncio.wait_for(story(), 100))
+    async with asyncio.timeout(100), Controller(empty_pod, tmp_path, idle_delete=30) as controller:
+        monkeypatch.setattr(empty_pod.google, "may_delete", False)
+        running = asyncio.ensure_future(controller.run(command=WAITS))
+        while not re.search(said, controller.output):
+            await asyncio.sleep(0.1)
+            assert not running.done()
+        for host in empty_pod.hosts:
+            (host.home / "go").touch()
+        assert (await running).ok
 
 
 def refused():

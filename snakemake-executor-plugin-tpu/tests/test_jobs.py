@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from study import until
+from study import ONE_HOST, until
 
 HOSTILE = """x'; touch pwned; $(touch pwned) `touch pwned` "&y"""
 
@@ -90,7 +90,7 @@ def test_hostile_names_are_data_and_nothing_else(study):
 
 
 def test_secrets_are_in_no_command_line_and_no_log(study):
-    one = study({"a": {"options": "--hold 1"}})
+    one = study({"a": {"options": "--hold 1"}}, **ONE_HOST)
     secret = "s3cr3t-token"
     (one.folder / "Snakefile").write_text("envvars: 'API_TOKEN'\n" + (one.folder / "Snakefile").read_text())
     call = one.start(API_TOKEN=secret)

@@ -46,146 +46,125 @@ class FakeSlice(Slice):
         self.on_tick()
 
 
-def play(*slices, story):
-    """Run a story with a pool and a function that places jobs."""
+def playing(*slices):
+    """Return a pool, a function that places jobs, and one that lets what is due happen."""
+    pool = Pool(list(slices), lambda sentence: None, Health(lambda sentence: None))
 
-    async def run():
-        pool = Pool(list(slices), lambda sentence: None, Health(lambda sentence: None))
+    async def nowhere(slice):
+        return False
 
-        async def nowhere(slice):
-            return False
+    def place(slot, hosts=1, check=None):
+        request, settings = SimpleNamespace(hosts=hosts, place=check), SimpleNamespace(check_host="")
+        job = SimpleNamespace(slot=slot, is_in=nowhere, request=request, settings=settings)
+        return asyncio.ensure_future(pool.place(job))
 
-        def place(slot, hosts=1, check=None):
-            request, settings = SimpleNamespace(hosts=hosts, place=check), SimpleNamespace(check_host="")
-            job = SimpleNamespace(slot=slot, is_in=nowhere, request=request, settings=settings)
-            return asyncio.ensure_future(pool.place(job))
+    async def settle():
+        for _ in range(20):
+            await asyncio.sleep(0)
 
-        async def settle():
-            for _ in range(20):
-                await asyncio.sleep(0)
-
-        await story(pool, place, settle)
-
-    asyncio.run(run())
+    return pool, place, settle
 
 
-def test_whole_slice_jobs_are_not_starved():
-    async def story(pool, place, settle):
-        first, whole, later = place("first"), place("whole", 4), place("later")
-        await settle()
-        assert first.done()
-        assert not whole.done()
-        assert not later.done()  # it would keep the whole-slice job waiting
-        pool.release(SimpleNamespace(slot="first"))
+async def test_whole_slice_jobs_are_not_starved():
+    pool, place, settle = playing(FakeSlice("a", 4))
+    first, whole, later = place("first"), place("whole", 4), place("later")
+    await settle()
+    assert first.done()
+    assert not whole.done()
+    assert not later.done()  # it would keep the whole-slice job waiting
+    pool.release(SimpleNamespace(slot="first"))
+    pool.serve()
+    await settle()
+    assert whole.result()[1] == [0, 1, 2, 3]
+    pool.release(SimpleNamespace(slot="whole"))
+    pool.serve()
+    assert (await later)[1] == [0]
+
+
+async def test_a_check_never_takes_the_chips_of_a_job():
+    pool, place, settle = playing(FakeSlice("a", 2))
+
+    async def release(slot):
+        pool.release(SimpleNamespace(slot=slot))
         pool.serve()
         await settle()
-        assert whole.result()[1] == [0, 1, 2, 3]
-        pool.release(SimpleNamespace(slot="whole"))
-        pool.serve()
-        assert (await later)[1] == [0]
 
-    play(FakeSlice("a", 4), story=story)
-
-
-def test_a_check_never_takes_the_chips_of_a_job():
-    async def story(pool, place, settle):
-        async def release(slot):
-            pool.release(SimpleNamespace(slot=slot))
-            pool.serve()
-            await settle()
-
-        pool.health.unchecked = {("a", 1)}
-        whole, check = place("whole", 2), place("check", check=("a", 1))
-        await settle()
-        assert (check.done(), whole.done()) == (True, False)  # jobs wait for the check of a new host
-        pool.health.restore(("a", 1))
-        await release("check")
-        assert whole.done()
-        pool.health.set_aside(("a", 1), "")
-        again, later = place("check", check=("a", 1)), place("later", 2)
-        await settle()
-        assert not again.done()  # and other checks wait for jobs
-        await release("whole")
-        assert (again.done(), later.done()) == (True, False)
-
-    play(FakeSlice("a", 2), story=story)
+    pool.health.unchecked = {("a", 1)}
+    whole, check = place("whole", 2), place("check", check=("a", 1))
+    await settle()
+    assert (check.done(), whole.done()) == (True, False)  # jobs wait for the check of a new host
+    pool.health.restore(("a", 1))
+    await release("check")
+    assert whole.done()
+    pool.health.set_aside(("a", 1), "")
+    again, later = place("check", check=("a", 1)), place("later", 2)
+    await settle()
+    assert not again.done()  # and other checks wait for jobs
+    await release("whole")
+    assert (again.done(), later.done()) == (True, False)
 
 
-def test_no_job_starts_elsewhere_while_a_slice_cannot_be_looked_at():
+async def test_no_job_starts_elsewhere_while_a_slice_cannot_be_looked_at():
     async def away():
         raise PodError("the API answers 403")
 
-    async def story(pool, place, settle):
-        with pytest.raises(
-            PodError, match="b: whether jobs of an earlier call run there is unknown.*answers 403"
-        ):
-            await place("job")
-
     unseen = FakeSlice("b", 1, up=False)
     unseen.cloud.describe = away
-    play(FakeSlice("a", 1), unseen, story=story)
+    _, place, _ = playing(FakeSlice("a", 1), unseen)
+    said = "b: whether jobs of an earlier call run there is unknown.*answers 403"
+    with pytest.raises(PodError, match=said):
+        await place("job")
 
 
-def test_only_as_many_slices_start_as_there_are_jobs_for():
+async def test_only_as_many_slices_start_as_there_are_jobs_for():
     slices = [FakeSlice(name, 2, up=False) for name in "abc"]
-
-    async def story(pool, place, settle):
-        jobs = [place(f"job{number}") for number in range(3)]
-        await settle()
-        assert [slice.starts for slice in slices] == [1, 1, 0]
-        slices[0].come()
-        await settle()
-        assert sum(job.done() for job in jobs) == 2
-        slices[1].come()
-        assert (await jobs[2])[0] is slices[1]
-
-    play(*slices, story=story)
+    _, place, settle = playing(*slices)
+    jobs = [place(f"job{number}") for number in range(3)]
+    await settle()
+    assert [slice.starts for slice in slices] == [1, 1, 0]
+    slices[0].come()
+    await settle()
+    assert sum(job.done() for job in jobs) == 2
+    slices[1].come()
+    assert (await jobs[2])[0] is slices[1]
 
 
-def test_a_slice_that_is_being_deleted_gets_no_job():
+async def test_a_slice_that_is_being_deleted_gets_no_job():
     ending = FakeSlice("a", 1)
     ending._deleted = True
-
-    async def story(pool, place, settle):
-        job = place("job")
-        await settle()
-        assert not job.done()
-
-    play(ending, story=story)
+    _, place, settle = playing(ending)
+    job = place("job")
+    await settle()
+    assert not job.done()
 
 
-def test_a_failed_slice_is_left_out_until_none_is_left():
+async def test_a_failed_slice_is_left_out_until_none_is_left():
     slices = [FakeSlice(name, 1, up=False) for name in "ab"]
-
-    async def story(pool, place, settle):
-        one, two = place("one"), place("two")
-        await settle()
-        slices[0].come("no quota")
-        slices[1].come()
-        assert (await one)[0] is slices[1]
-        assert not two.done()
-        slices[1].control, slices[1].error = None, PodError("gone")
-        slices[1].on_tick()
-        with pytest.raises(PodError, match="no quota"):
-            await two
-        three = place("three")  # the errors were told: try again
-        await settle()
-        slices[0].come()
-        assert (await three)[0] is slices[0]
-
-    play(*slices, story=story)
+    _, place, settle = playing(*slices)
+    one, two = place("one"), place("two")
+    await settle()
+    slices[0].come("no quota")
+    slices[1].come()
+    assert (await one)[0] is slices[1]
+    assert not two.done()
+    slices[1].control, slices[1].error = None, PodError("gone")
+    slices[1].on_tick()
+    with pytest.raises(PodError, match="no quota"):
+        await two
+    three = place("three")  # the errors were told: try again
+    await settle()
+    slices[0].come()
+    assert (await three)[0] is slices[0]
 
 
-def test_a_cancelled_job_gives_its_hosts_back():
-    async def story(pool, place, settle):
-        one, two, three = place("one"), place("two"), place("three", 2)
-        await asyncio.gather(one, two)
-        three.cancel()
-        await settle()
-        pool.release(SimpleNamespace(slot="one"))
-        assert (await place("four"))[1] == [0]
-
-    play(FakeSlice("a", 2), story=story)
+async def test_a_cancelled_job_gives_its_hosts_back():
+    pool, place, settle = playing(FakeSlice("a", 2))
+    one, two, three = place("one"), place("two"), place("three", 2)
+    await asyncio.gather(one, two)
+    three.cancel()
+    await settle()
+    pool.release(SimpleNamespace(slot="one"))
+    assert (await place("four"))[1] == [0]
 
 
 def test_slices_of_a_profile(tmp_path):

@@ -1,6 +1,5 @@
 """The GCS storage classes against fake-gcs-server behind a proxy that counts requests and injects faults."""
 
-import asyncio
 import re
 import threading
 import time
@@ -61,18 +60,14 @@ def stored(provider, key: str, content: str):
     return item
 
 
-def test_one_listing_covers_all_objects(provider, server):
+async def test_one_listing_covers_all_objects(provider, server):
     for number in range(30):
         provider.client.bucket("bucket").blob(f"many/deep/{number}").upload_from_string("x" * number)
     server.proxy.counts.clear()
     cache = IOCache(20)
     items = [provider.object(f"gs://bucket/many/deep/{number}") for number in range(1000)]
-
-    async def look():
-        for item in items:
-            await item.inventory(cache)
-
-    asyncio.run(look())
+    for item in items:
+        await item.inventory(cache)
     assert sum(server.proxy.counts.values()) == 1
     assert [cache.exists_in_storage[item.cache_key()] for item in items] == [True] * 30 + [False] * 970
     assert items[500].get_inventory_parent() in cache.exists_in_storage.has_inventory
@@ -252,14 +247,14 @@ def test_missing_bucket_is_one_sentence(provider):
         provider.object("gs://elsewhere/a").exists()
 
 
-def test_the_graph_is_built_from_listings_and_jobs_ask_anew(provider, server, monkeypatch):
+async def test_the_graph_is_built_from_listings_and_jobs_ask_anew(provider, server, monkeypatch):
     workflow = SimpleNamespace(iocache=IOCache(20))
     monkeypatch.setattr(storage.StorageProvider, "workflow", workflow)
     provider.client.bucket("bucket").blob("graph/runs/a").upload_from_string("x")
     server.proxy.counts.clear()
     items = [provider.object(f"gs://bucket/graph/runs/{name}") for name in "abc"]
-    assert [asyncio.run(item.managed_exists()) for item in items] == [True, False, False]
+    assert [await item.managed_exists() for item in items] == [True, False, False]
     assert sum(server.proxy.counts.values()) == 1
     provider.client.bucket("bucket").blob("graph/runs/b").upload_from_string("x")
     workflow.iocache.deactivate()
-    assert [asyncio.run(item.managed_exists()) for item in items] == [True, True, False]
+    assert [await item.managed_exists() for item in items] == [True, True, False]

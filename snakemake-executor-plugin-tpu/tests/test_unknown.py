@@ -12,8 +12,8 @@ CODES = (*range(25), 99, 2**31 - 1)
 
 @pytest.mark.filterwarnings("ignore:Unrecognized:UserWarning")  # proto-plus says so
 @pytest.mark.parametrize("field", ["node", "health", "queued", "initiator"])
-def test_every_state_is_described_and_deleted(api, play, field):
-    async def story(cloud, capacity):
+async def test_every_state_is_described_and_deleted(api, play, field):
+    async with play() as (cloud, capacity, _):
         await capacity.wait()
         (node,), (queued,) = api.nodes.values(), api.queued.values()
         good = (node._pb.state, node._pb.health, queued._pb.state.state, queued._pb.state.state_initiator)
@@ -28,9 +28,7 @@ def test_every_state_is_described_and_deleted(api, play, field):
             lost = state.node in LOST_NODE or state.queued in LOST_QUEUED
             assert state.is_lost == lost
             assert not (lost and "UNKNOWN_" in str(state))
-        return await cloud.delete()  # in the last of these states
-
-    assert play(story)[0].is_absent
+        assert (await cloud.delete()).is_absent  # in the last of these states
     assert not api.nodes
 
 

@@ -14,6 +14,7 @@ from snakemake_executor_plugin_tpu.storage import use_listings
 
 class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):
     __test__ = True
+    test_simple_workflow = None  # is part of the other one, of a workflow with groups
 
     @pytest.fixture(autouse=True)
     def _pod(self, empty_pod, monkeypatch):
@@ -30,7 +31,7 @@ class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):
             project=PROJECT,
             zone=ZONE,
             name=NAME,
-            accelerator_type=self.pod.accelerator_type,
+            accelerator_type="v4-8",
             create=True,
             api_endpoint=f"127.0.0.1:{self.pod.api.port}",
             bucket=BUCKET,

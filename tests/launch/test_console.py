@@ -6,13 +6,13 @@ import os
 import pty
 import re
 import signal
-import subprocess
 import sys
 import threading
 
 import pytest
 from rich.console import Console
 
+from tests import warm
 from tests.pipeline.conftest import STUDY, new_project, one_run
 from trm.launch import console
 from trm.launch.console import Progress, View, replaces_output
@@ -197,7 +197,7 @@ class Terminal:
     def __init__(self, folder, *words):
         self._ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "trm", "study", "run", "--profile", "profiles/local", *words]
-        self.process = subprocess.Popen(
+        self.process = warm.Popen(
             command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
             env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
         )  # fmt: skip

@@ -1,17 +1,13 @@
 """What the controlling process tells others."""
 
 import json
-import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
 import pytest
-import snakemake
 from snakemake.cli import get_argument_parser
 from snakemake.settings.types import MaxJobsPerTimespan, SchedulingSettings
 
-from tests.shell import ROOT, python, run
 from trm.launch.controller import lift_default_rate_limit, post
 
 
@@ -21,18 +17,6 @@ def test_the_default_rate_limit_is_lifted_and_the_users_is_kept(rate, kept):
     settings = SchedulingSettings(max_jobs_per_timespan=MaxJobsPerTimespan.parse_choice(rate))
     lift_default_rate_limit(settings)
     assert (settings.max_jobs_per_timespan is not None) == kept
-
-
-def test_the_patch_for_snakemake_keeps_one_timer(tmp_path):
-    upstream = ROOT / "docs" / "upstream"
-
-    def timers(path):
-        return python(upstream / "timers.py", env={"PYTHONPATH": str(path)}, check=True).stdout
-
-    assert timers("") == "10\n"
-    shutil.copytree(Path(snakemake.__file__).parent, tmp_path / "snakemake")
-    run("patch", "-p1", "-i", upstream / "snakemake.patch", cwd=tmp_path, check=True)
-    assert timers(tmp_path) == "1\n"
 
 
 def test_a_line_goes_to_the_webhook(monkeypatch, capsys):

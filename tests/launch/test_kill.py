@@ -15,10 +15,14 @@ from tests.pipeline.conftest import new_project, one_run
 STEPS = 400
 
 
+def study(folder, steps):
+    """A study of one run that checkpoints many times."""
+    return new_project(folder, one_run(steps, log_every=10, checkpoint_minutes=0.0005))
+
+
 @pytest.fixture
 def long_run(tmp_path):
-    """A study of one run that checkpoints many times."""
-    return new_project(tmp_path, one_run(STEPS, log_every=10, checkpoint_minutes=0.0005))
+    return study(tmp_path, STEPS)
 
 
 COMMANDS = {"study run": ["trm", "study", "run"], "snakemake": ["snakemake"]}
@@ -30,73 +34,86 @@ def start(project, command="study run", **options):
     return warm.Popen(words, cwd=project.folder, start_new_session=True, **quiet | options)
 
 
-def wait_for_checkpoint(project, process):
+def checkpoints(project):
+    return set((project.folder / "results/checkpoints").glob("*/step-*/manifest.json"))
+
+
+def wait_for_checkpoint(project, process, before=frozenset()):
+    """Wait until there is one besides those `before`."""
     deadline = time.monotonic() + 120
-    while not list((project.folder / "results/checkpoints").glob("*/step-*/manifest.json")):
+    while not checkpoints(project) - before:
         assert process.poll() is None, "the run ended before it was killed"
         assert time.monotonic() < deadline, "no checkpoint came"
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
-@pytest.mark.parametrize("whole_group", [True, False], ids=["everything", "only the controller"])
+def goes_on(project, command):
+    """The same command again finishes the run."""
+    assert start(project, command).wait(timeout=300) == 0
+    (training,) = (project.folder / "results/runs").glob("*/training.json")
+    result = json.loads(training.read_text())
+    assert (result["outcome"], result["steps"]) == ("finished", STEPS)
+    assert (project.folder / "results/report.html").exists()
+    assert project.would_run() == {}
+    return result
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_killed_build_goes_on_from_its_checkpoint(long_run, command, whole_group):
+def test_a_build_goes_on_after_its_controller_alone_was_killed(long_run, command):
     process = start(long_run, command)
     wait_for_checkpoint(long_run, process)
-    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    if whole_group:
-        long_run.would_run()
-        assert "1 run of these will go on from a checkpoint" in long_run.said
-    second = start(long_run, command)
-    assert second.wait(timeout=300) == 0
-    (training,) = (long_run.folder / "results/runs").glob("*/training.json")
-    result = json.loads(training.read_text())
-    assert result["outcome"] == "finished"
-    assert result["steps"] == STEPS
-    if whole_group:
-        assert result["resumes"] >= 1
-    assert (long_run.folder / "results/report.html").exists()
-    assert long_run.would_run() == {}
+    goes_on(long_run, command)
 
 
-def test_a_living_snakemake_keeps_its_locks(long_run):
-    """`study run` waits for it; a second plain Snakemake is refused by Snakemake itself."""
+def test_a_living_snakemake_keeps_its_locks_and_a_killed_build_goes_on_from_its_checkpoint(long_run):
+    """`study run` waits for the living one; a second plain Snakemake is refused by Snakemake itself."""
+    locks = long_run.folder / ".snakemake/locks"
     first = start(long_run, "snakemake")
     try:
         wait_for_checkpoint(long_run, first)
         waiting = start(long_run, stderr=subprocess.PIPE, text=True)
         try:
             assert f"another run (process {first.pid}) is active" in waiting.stderr.readline()
-            assert any((long_run.folder / ".snakemake/locks").iterdir())
+            assert any(locks.iterdir())
             second = start(long_run, "snakemake", stderr=subprocess.PIPE, text=True)
             assert "cannot be locked" in second.communicate(timeout=120)[1]
             assert second.returncode != 0
-            assert any((long_run.folder / ".snakemake/locks").iterdir())
+            assert any(locks.iterdir())
         finally:
             os.killpg(waiting.pid, signal.SIGKILL)
             waiting.communicate()
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
+    long_run.would_run()
+    assert "1 run of these will go on from a checkpoint" in long_run.said
+    assert goes_on(long_run, "snakemake")["resumes"] >= 1
 
 
-@pytest.mark.parametrize(
-    ("command", "send", "number"),
-    [
-        ("snakemake", os.killpg, signal.SIGINT),
-        ("snakemake", os.killpg, signal.SIGTERM),
-        ("study run", os.kill, signal.SIGTERM),  # which passes it on
-        ("study run", os.kill, signal.SIGINT),
-        ("study run", os.killpg, signal.SIGINT),  # Ctrl-C, which reaches Snakemake twice
-    ],
+SIGNALS = (
+    ("snakemake", os.killpg, signal.SIGINT),
+    ("snakemake", os.killpg, signal.SIGTERM),
+    ("study run", os.kill, signal.SIGTERM),  # which passes it on
+    ("study run", os.kill, signal.SIGINT),
+    ("study run", os.killpg, signal.SIGINT),  # Ctrl-C, which reaches Snakemake twice
 )
-def test_a_signal_writes_no_report(long_run, command, send, number):
-    """Whoever interrupts does not wait for a partial report."""
-    process = start(long_run, command, stderr=subprocess.PIPE, text=True)
-    wait_for_checkpoint(long_run, process)
-    send(process.pid, number)
-    said = process.communicate(timeout=120)[1]
-    assert process.returncode != 0
-    assert "partial report" not in said
-    assert not (long_run.folder / "results/partial").exists()
+
+
+def test_a_signal_writes_no_report(tmp_path):
+    """Whoever interrupts does not wait for a partial report, though there is a run that it would show. Each command
+    goes on with the run of the one before."""
+    project, before = study(tmp_path, 2), set()
+    project.snakemake("--cores", "1", "--until", "evaluate")
+    grid = {"product": {"training.steps": [2, 1_000_000]}}
+    project.edit(lambda study: study["experiments"]["one"].update(grid=grid))
+    for command, send, number in SIGNALS:
+        process = start(project, command, stderr=subprocess.PIPE, text=True)
+        wait_for_checkpoint(project, process, before)
+        send(process.pid, number)
+        said = process.communicate(timeout=120)[1]
+        assert process.returncode != 0, (command, number)
+        assert "partial report" not in said
+        assert not (project.folder / "results/partial").exists()
+        before |= checkpoints(project)

@@ -34,9 +34,9 @@ def study(folder: Path) -> Path:
     document["scales"] = {"tpu": document["scales"]["rehearsal"] | {"seeds": [0]}}
     document["base"]["training"]["steps"] = 60
     document["base"]["data"]["test_puzzles"] = 100
-    data_size = document["experiments"]["data_size"] | {"question": "How many puzzles?"}
-    data_size["figures"][0]["name"] = "scaling_laws"  # of whose own panels this study has none
-    document["experiments"] = {"data_size": data_size}
+    # of the panels of the figure `scaling_laws` this study has none
+    figures = [{"kind": "curves", "name": "scaling_laws"}]
+    document["experiments"] = {"data_size": {"question": "How many puzzles?", "figures": figures}}
     path = folder / "experiments.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False))
     return path

@@ -1,15 +1,17 @@
-"""Every command of README and docs, as written, after a small study, from a shell that has activated nothing; or the
-reason why it is not run here."""
+"""Every command of README and docs, as written, after a small study; or the reason why it is not run here. Those of
+README come from a shell that has activated nothing."""
 
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 
 import pytest
 
 from tests import shell
+from tests.pipeline.conftest import Project
 from tests.shell import ROOT
 
 ELSEWHERE = {
@@ -49,22 +51,29 @@ def commands(page):
     return [line for line in plain if COMMAND.fullmatch(line)]
 
 
+def wanted(page):
+    """Those that are run here."""
+    return [line for line in commands(page) if not any(re.match(known, line) for known in NOT_RUN)]
+
+
 def pages():
     found = [str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")]
-    return sorted({"README.md", "config/README.md", "CONTRIBUTING.md", *found} - ELSEWHERE.keys())
+    pages = {"README.md", "config/README.md", "CONTRIBUTING.md", *found} - ELSEWHERE.keys()
+    return sorted(page for page in pages if wanted(page))
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if commands(page)])
-def test_the_commands_of_a_page_work_as_written(page, project):
-    wanted = [line for line in commands(page) if not any(re.match(known, line) for known in NOT_RUN)]
-    checkout(project)
-    for line in wanted:
+@pytest.mark.parametrize("page", pages())
+def test_the_commands_of_a_page_work_as_written(page, checkout):
+    for line in wanted(page):
         print(f"{page}: {line}")
-        run(with_names(line, project.folder), project.folder)
+        (in_a_fresh_shell if page == "README.md" else run)(with_names(line, checkout), checkout)
 
 
-def checkout(project):
-    """What a user's checkout has besides the pipeline: the commands, the models, an example of each file named."""
+@pytest.fixture(scope="module")
+def checkout(built, tmp_path_factory):
+    """The small study with what a user's checkout has besides: the commands, the models, an example of each file."""
+    project = Project(tmp_path_factory.mktemp("documented") / "checkout")
+    shutil.copytree(built.folder, project.folder, copy_function=shutil.copy2)
     for name in ("bin", "models", "docs"):
         shutil.copytree(ROOT / name, project.folder / name, ignore=shutil.ignore_patterns("results"))
     (project.folder / ".venv").symlink_to(sys.prefix)
@@ -74,6 +83,7 @@ def checkout(project):
         (project.folder / name).write_text(json.dumps(config))
     names = ("baseline", "exploration", "model_size", "ema")
     project.edit(lambda document: document["experiments"].update(dict.fromkeys(names, question)))
+    return project.folder
 
 
 def trained(folder):
@@ -94,13 +104,23 @@ def with_names(command, folder):
         ("training.steps=1000", "training.steps=4"),
         (" [--allow-missing]", ""),
         ("--point 1000", "--point 10"),
+        ("results keep DIR", "results keep --dirty DIR"),  # this checkout may have local changes
         ("'*'", "data_size"),
     ):
         command = command.replace(word, value)
     return command
 
 
+PROGRAMS = {"bin/trm": ["-m", "trm"], "snakemake": ["-m", "snakemake"], "python": []}
+
+
 def run(command, folder):
+    """A command in a fork that has imported its libraries."""
+    program, *words = shlex.split(command)
+    shell.python(*PROGRAMS[program], *words, cwd=folder, check=True)
+
+
+def in_a_fresh_shell(command, folder):
     """What a command says in a fresh shell."""
     environment = {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "HOME": str(folder)}
     environment |= {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
@@ -121,5 +141,6 @@ def test_the_first_model_to_try_solves_its_puzzle_as_in_the_picture(tmp_path):
     solve = [line for line in commands("README.md") if line.startswith('bin/trm solve "')]
     assert solve
     for command in solve:
-        assert "the answer keeps every rule and clue" in run(f"{command} --svg solve.svg", tmp_path)
+        said = in_a_fresh_shell(f"{command} --svg solve.svg", tmp_path)
+        assert "the answer keeps every rule and clue" in said
     assert (tmp_path / "solve.svg").read_bytes() == (ROOT / "docs/images/solve.svg").read_bytes()

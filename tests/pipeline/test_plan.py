@@ -364,14 +364,9 @@ def test_every_rule_has_its_own_limits(study, graph):
         ({"_cores": 64, "_nodes": None, "gpu": 8}, True, {"gpus": 1}, 8),
         ({"_cores": 1, "_nodes": 20, "tpu_hosts": 8}, True, {}, 8),
         ({"_cores": 4, "_nodes": None, "gpu": 0}, True, {"gpus": 1}, 1),
-        (
-            {"_cores": 2, "_nodes": None},
-            True,
-            {"study": "config/pod.yaml"},
-            8,
-        ),  # no profile, a scale for a pod
+        ({"_cores": 2, "_nodes": None}, True, {"study": "config/pod.yaml"}, 8),  # no profile, a scale for a pod
     ],
-)
+)  # fmt: skip
 def test_parallelism_is_that_of_the_profile_and_the_command_line(study, resources, local, settings, jobs):
     given = {name: SimpleNamespace(value=value) for name, value in resources.items()}
     snakemake = SimpleNamespace(global_resources=given, local_exec=local)

@@ -21,27 +21,28 @@ from tests.rehearsal import PREFIX, STUDY, checkout, compiled_kernel, programs, 
 pytestmark = [pytest.mark.full, pytest.mark.skipif(bool(why_not()), reason=why_not() or "")]
 
 
-def short_study(folder: Path, steps: int) -> Path:
+def short_study(folder: Path, steps: int, **experiment: object) -> Path:
+    """The rehearsal's, cut short; `experiment`: its data_size in other words."""
     document = yaml.safe_load((ROOT / "config/rehearsal.yaml").read_text())
     document["scales"]["rehearsal"]["seeds"] = [0]
     document["base"]["training"]["steps"] = steps
     document["base"]["data"]["test_puzzles"] = 100
     del document["experiments"]["model_size"]
+    document["experiments"]["data_size"] |= experiment
     study = folder / "rehearsal.yaml"
     study.write_text(yaml.safe_dump(document, sort_keys=False))
     return study
 
 
-@pytest.mark.parametrize(("accelerator", "slices"), [("v4-16", 1), ("v4-8", 2)])
-def test_a_figure_asked_for_comes_back_through_a_preemption(tmp_path, accelerator, slices):
+def test_a_figure_asked_for_comes_back_through_a_preemption(tmp_path):
+    """A pool of two slices with two hosts each: one run takes a whole slice, the others one host each."""
     study = short_study(tmp_path, steps=100)
-    outcome = rehearse(tmp_path / "rehearsal", accelerator, slices, study, 2, faults=("preemption",))
+    outcome = rehearse(tmp_path / "rehearsal", "v4-16", 2, study, 2, faults=("preemption",))
     assert outcome.failures == [], "\n".join(outcome.rows)
 
 
-@pytest.mark.parametrize("slices", [1, 4])
-def test_a_short_campaign_of_faults_loses_nothing(tmp_path, slices):
-    done = campaign(tmp_path, faults=4, seed=slices, slices=slices)
+def test_a_short_campaign_of_faults_loses_nothing(tmp_path):
+    done = campaign(tmp_path, faults=4, seed=4, slices=4)
     assert sum(map(len, done.recoveries.values())) == 4
 
 
@@ -75,7 +76,8 @@ class Call:
 
 def test_a_run_of_an_earlier_recipe_is_said_and_its_result_names_what_made_it(tmp_path):
     """A raised RECIPE_VERSION gives runs other names, so the job that still runs is none of the new call's."""
-    folder = checkout(tmp_path / "study", short_study(tmp_path, steps=30))
+    one_point = {"grid": {}, "figures": [{"kind": "curves"}]}
+    folder = checkout(tmp_path / "study", short_study(tmp_path, steps=30, **one_point))
     recipe = folder / "trm/study/fingerprint.py"
 
     with EmulatedPod(tmp_path / "pod", "v4-8") as pod:

@@ -38,10 +38,7 @@ def dry_run(checkout, profile: str, *words: str, **environment: str) -> subproce
 
 @pytest.mark.parametrize(
     ("profile", "figure", "words", "at_once"),
-    [
-        ("gpu", FIGURE, (), 1),
-        ("slurm", FIGURE, ("--default-resources", "slurm_account=me"), 32),
-    ],
+    [("gpu", FIGURE, (), 1), ("slurm", FIGURE, ("--default-resources", "slurm_account=me"), 32)],
 )
 def test_other_profiles_plan_the_figure(checkout, profile, figure, words, at_once):
     """The plan prices the jobs of the figure, all of them and no others."""

@@ -28,28 +28,27 @@ def set_in(*path):
     return change
 
 
-def test_nothing_to_do_afterwards_though_a_controller_holds_the_lock(project):
-    """Or after one was killed: its locks are left."""
+def test_what_no_result_depends_on_runs_nothing(project):
+    """The locks of a controller that was killed; comments, another order of keys and another way to write a value; and
+    derived parameters: log settings, threads and checkpoint intervals."""
     locks = project.folder / ".snakemake/locks"
     locks.mkdir(exist_ok=True)
     for kind, file in (("output", "results/report.html"), ("input", "results/plots/batch.pdf")):
         (locks / f"0.{kind}.lock").write_text(f"{file}\n")
-    assert project.would_run() == {}
-    assert project.said == ""
-
-
-def test_an_edit_without_content_runs_nothing(project):
-    """A comment, another order of keys, and another way to write a value."""
+    style = project.folder / "config/figures.mplstyle"
+    style.write_text("# only a comment\n" + style.read_text())
+    project.edit(set_in("scales", "laptop", "runtime", {"log_every": 1, "evals": 2, "checkpoint_minutes": 3}))
+    project.edit(set_in("scales", "laptop", "threads", 2))
     before = yaml.safe_load(project.study_path.read_text())
     text = yaml.safe_dump(dict(reversed(before.items())), sort_keys=False)
     project.study_path.write_text("# a comment\n" + text.replace("train_puzzles: 20", "train_puzzles: 0x14"))
     assert "0x14" in project.study_path.read_text()
     assert yaml.safe_load(project.study_path.read_text()) == before
     assert project.would_run() == {}
+    assert project.said == ""
 
 
-def test_an_added_and_an_edited_point_train_only_themselves_and_a_revert_nothing(project):
-    before = project.study_path.read_text()
+def test_an_added_and_an_edited_point_train_only_themselves(project):
     project.edit(set_in("experiments", "batch", "grid", "product", "training.batch_size", [4, 8, 16]))
     jobs = project.would_run()
     assert (jobs["train"], jobs["evaluate"], jobs["table"], jobs["plot"]) == (2, 2, 1, 1)
@@ -60,8 +59,6 @@ def test_an_added_and_an_edited_point_train_only_themselves_and_a_revert_nothing
     jobs = project.would_run()
     assert (jobs["train"], jobs["dataset"]) == (4, 1)
     assert "source" not in jobs
-    project.study_path.write_text(before)
-    assert project.would_run() == {}
 
 
 def test_lost_records_and_times_evaluate_nothing_again(project):
@@ -76,15 +73,6 @@ def test_lost_records_and_times_evaluate_nothing_again(project):
     assert "\n6 runs: forced on the command line\n8 evaluations: of these runs\n" in project.said
 
 
-def test_results_from_the_future_serve_after_the_clock_was_set_back(project):
-    for path in (project.folder / "results").rglob("*"):
-        os.utime(path, (time.time() + 86400,) * 2)
-    assert project.would_run() == {}
-    project.edit(set_in("scales", "laptop", "seeds", [0, 1, 2]))
-    project.snakemake("batch")
-    assert project.would_run("batch") == {}
-
-
 def test_lost_data_sets_are_made_again_for_new_runs_only(project):
     """Finished runs on them do not train again, nor do they when the pool of puzzles is lost too."""
     shutil.rmtree(project.folder / "results/datasets")
@@ -96,14 +84,15 @@ def test_lost_data_sets_are_made_again_for_new_runs_only(project):
     assert "source" not in jobs
     shutil.rmtree(project.folder / "results/sources")
     assert project.would_run()["train"] == 3
-    forced = project.would_run("--forcerun", "train")
+    forced = project.would_run("--forcerun", "train")  # which reads them
     assert (forced["dataset"], forced["train"]) == (2, 9)
+    run = next((project.folder / "results/runs").iterdir()).name
+    target = f"results/runs/{run}/training.json"
+    assert project.would_run(target, "--forcerun", target)["dataset"] == 1
 
 
 def test_a_change_of_style_redraws_only(project):
     style = project.folder / "config/figures.mplstyle"
-    style.write_text("# only a comment\n" + style.read_text())
-    assert project.would_run() == {}
     style.write_text(style.read_text() + "\nlines.linewidth: 2.5\n")
     jobs = project.would_run()
     assert set(jobs) <= DRAWING
@@ -133,17 +122,6 @@ def test_another_scale_never_passes_for_this_one(project):
     assert "train" not in jobs
 
 
-def test_a_revert_draws_the_earlier_figure_again(project):
-    before = project.study_path.read_text()
-    project.edit(set_in("experiments", "batch", "figures", 0, "title", "Another title"))
-    project.snakemake("--cores", "2")
-    assert project.would_run() == {}
-    project.study_path.write_text(before)
-    assert project.would_run() == {"plot": 1, "html_report": 1, "all": 1}
-    project.snakemake("--cores", "2")
-    assert project.would_run() == {}
-
-
 def test_experiments_and_pictures_are_targets(project):
     plots = project.folder / "results/plots"
     (plots / "data_size.pdf").unlink()
@@ -161,19 +139,23 @@ def test_sizes_are_checked_for_what_is_asked_for(project):
     assert project.would_run("data_size") == {}
 
 
-@pytest.mark.parametrize("dry", [("-n",), ("--cores", "1")])
-def test_an_unknown_target_is_one_sentence(project, dry):
+def test_an_unknown_target_is_one_sentence(project):
     """Snakemake would raise it within an input function, with a traceback."""
     path = next((project.folder / "results/runs").glob("*/evaluation-*.json")).relative_to(project.folder)
-    result = project.snakemake(*dry, str(path.with_name("evaluation-0123abcd.json")), check=False)
+    result = project.snakemake("--cores", "1", str(path.with_name("evaluation-0123abcd.json")), check=False)
     assert result.returncode == 1
     said, name = result.stdout + result.stderr, f"{path.parent.name}/evaluation-"
     assert f"has no run or evaluation '{name}0123abcd.json'; did you mean '{name}" in said
     assert "Traceback" not in said
 
 
-def test_a_failed_run_leaves_a_partial_report_beside_the_whole_one(project):
+def test_a_failed_run_leaves_a_partial_report_beside_the_whole_one_and_a_revert_draws_anew(project):
+    """All of it after the clock was set back: what is there is from the future."""
+    for path in (project.folder / "results").rglob("*"):
+        os.utime(path, (time.time() + 86400,) * 2)
+    assert project.would_run() == {}
     whole = (project.folder / "results/report.html").read_text()
+    project.edit(set_in("experiments", "data_size", "figures", 0, "title", "Another title"))
     project.edit(set_in("experiments", "batch", "grid", "product", "training.batch_size", [4, 8, 16]))
     broken = project.snakemake("-n", "-p").stdout
     run = re.search(r"(sudoku4\S+-b16-s1-[0-9a-f]{8}): ", broken)[1]
@@ -192,6 +174,8 @@ def test_a_failed_run_leaves_a_partial_report_beside_the_whole_one(project):
     project.snakemake("--cores", "2")
     assert not partial.exists()
     assert project.would_run() == {}
+    project.edit(lambda study: study["experiments"]["data_size"]["figures"][0].pop("title"))
+    assert project.would_run() == {"plot": 1, "html_report": 1, "all": 1}
 
 
 def test_a_partial_report_is_made_of_what_was_asked_for(project, monkeypatch):
@@ -218,23 +202,17 @@ def test_a_partial_report_is_made_of_what_was_asked_for(project, monkeypatch):
         controller.write_partial_report(opened.options, set())
 
 
-def test_what_no_result_depends_on_runs_nothing(project):
-    """Log settings, threads and checkpoint intervals are derived parameters."""
-    project.edit(set_in("scales", "laptop", "runtime", {"log_every": 1, "evals": 2, "checkpoint_minutes": 3}))
-    project.edit(set_in("scales", "laptop", "threads", 2))
-    assert project.would_run() == {}
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
+def test_what_only_the_report_reads_makes_it_again(project, monkeypatch):
+    monkeypatch.chdir(project.folder)
+    identities = {open_project({"study": "config/laptop.yaml"}).report_identity}
+    for path, value in (
         (("experiments", "batch", "expects"), [{"where": {"training.batch_size": 4}, "above": 0.5}]),
         (("experiments", "batch", "hypothesis"), "It depends."),
         (("about",), "Tiny Sudoku."),
-    ],
-)
-def test_what_only_the_report_reads_makes_it_again(project, path, value):
-    project.edit(set_in(*path, value))
+    ):
+        project.edit(set_in(*path, value))
+        identities.add(open_project({"study": "config/laptop.yaml"}).report_identity)
+    assert len(identities) == 4
     assert project.would_run() == {"all": 1, "html_report": 1}
 
 
@@ -260,12 +238,3 @@ def test_looking_changes_nothing(project):
     os.utime(project.study_path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert project.would_run() == {}
     shutil.make_archive(str(project.folder / "plots"), "zip", project.folder / "results/plots")
-
-
-def test_a_forced_run_gets_its_data_set_again(project):
-    """A lost data set is no input of finished runs, but a forced one reads it."""
-    for folder in ("datasets", "sources"):
-        shutil.rmtree(project.folder / "results" / folder)
-    run = next((project.folder / "results/runs").iterdir()).name
-    target = f"results/runs/{run}/training.json"
-    assert project.would_run(target, "--forcerun", target)["dataset"] == 1

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import sys
 
@@ -66,8 +67,9 @@ def test_the_run_gives_the_files_and_a_longer_grid_trains_only_what_is_new(reade
     answer = json.loads((reader.folder / "results/plots/exploration.json").read_text())["answer"]
     assert "no difference is established" in answer
     reader.study_path.write_text(GRID.sub(LONGER_GRID, study, count=1))
-    second = as_text(shown(reader, PLAN))
+    assert shlex.split(PLAN) == ["snakemake", "--profile", "profiles/local", "-n", "exploration"]
+    second = as_text(reader.snakemake("-n", "exploration").stderr)
     for line in SECOND_PLAN.strip().splitlines():
         assert as_text(line) in second
     reader.study_path.write_text(study)
-    assert "Nothing to be done" in shown(reader, PLAN)
+    assert reader.would_run("exploration") == {}

@@ -393,4 +393,4 @@ class Cluster:
             self.check()
             if time.monotonic() > deadline:
                 raise AssertionError(f"{problem}:\n{self.report()}")
-            time.sleep(0.05)
+            time.sleep(0.2)

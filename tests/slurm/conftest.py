@@ -188,7 +188,7 @@ class Study:
             if ended or time.monotonic() > deadline:
                 said = "\n".join((self.output, self.log(), self.slurm_logs(), self.cluster.report()))
                 raise AssertionError(f"{what}: not yet\n{said}")
-            time.sleep(0.2)
+            time.sleep(0.5)
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def studies(cluster: Cluster, data: Path, folder: Path) -> Iterator[Callable[...
     cluster.ready()
 
     def make(**choices: float) -> Study:
-        document = one_run(scale="gpu", log_every=10, **choices)
+        document = one_run(scale="gpu", **({"log_every": 10} | choices))
         made.append(Study(folder / f"study-{len(made)}", cluster, document, data))
         return made[-1]
 

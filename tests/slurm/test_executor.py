@@ -1,14 +1,12 @@
 """How jobs are submitted and found again, with stand-ins for Slurm's commands; test_jobs.py has the real ones."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
-import snakemake_executor_plugin_slurm_jobstep as jobstep
 from snakemake_interface_common.exceptions import ApiError
 
-from tests.shell import ROOT, python, run
+from tests.shell import python
 from tests.slurm.standins import Job
 from trm.slurm import commands, jobs
 from trm.slurm import executor as module
@@ -37,7 +35,7 @@ def test_a_controller_in_a_job_forgets_that_job_only(executor, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     Executor(executor.workflow, None)
     assert sorted(name for name in os.environ if name.startswith("SLURM_")) == [
-        *("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_MPI_TYPE"),
+        *("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_MPI_TYPE")
     ]
 
 
@@ -160,19 +158,3 @@ def test_a_job_whose_submission_slurm_took_late_is_not_submitted_again(executor,
     executor.run_job(Job())
     assert executor.submitted == {"a": "7"}
     assert Path("tried").read_text() == "\n"
-
-
-def test_the_patches_for_the_plugin_mend_its_faults(tmp_path):
-    upstream = ROOT / "docs/upstream"
-
-    def faults(path: Path | str) -> int:
-        done = python(upstream / "slurm.py", env={"PYTHONPATH": str(path)}, check=True)
-        return len(done.stdout.splitlines())
-
-    patches = sorted(upstream.glob("slurm-*.patch"))
-    assert faults("") == len(patches) == 9
-    for source in map(Path, (module.plugin.__file__, jobstep.__file__)):
-        shutil.copytree(source.parent, tmp_path / source.parent.name)
-    for path in patches:
-        run("patch", "-p1", "-i", path, cwd=tmp_path, check=True)
-    assert faults(tmp_path) == 0

@@ -6,6 +6,8 @@ from tests.slurm.conftest import Study
 from trm.slurm.requeue import requeue
 
 LONG = 1_000_000
+SLOWLY = {"checkpoint_minutes": 1e-6, "log_every": 1}
+"""With `slow_writes` a run spends its time in waiting."""
 
 
 def outage(study: Study, *options: str) -> None:
@@ -34,7 +36,8 @@ def restarts(study: Study, job: str) -> int:
 
 
 def test_the_time_limit_sends_the_run_to_a_later_job_and_an_outage_costs_nothing(new_study):
-    study = new_study(steps=LONG)
+    study = new_study(steps=LONG, **SLOWLY)
+    study.slow_writes()
     # Slurm may warn a minute early, which is all the time that there is: the run looks at the clock, too.
     limit = ("--set-resources", "train:runtime=1", "train:slurm_extra=''")
     study.start("--until", "train", "--retries", "0", *limit)
@@ -46,9 +49,12 @@ def test_the_time_limit_sends_the_run_to_a_later_job_and_an_outage_costs_nothing
     study.wait(lambda: "resumed from results/checkpoints" in study.log(), "the next job")
 
 
-def test_slurm_takes_a_job_back_after_preemption_a_drain_and_the_death_of_a_node(new_study):
-    study = new_study(steps=LONG, checkpoint_minutes=0.002)
-    study.start("--until", "train", "--retries", "0")
+def test_slurm_takes_a_job_back_after_preemption_a_drain_and_the_death_of_a_node_and_a_lost_one_is_submitted_again(
+    new_study,
+):
+    study = new_study(steps=LONG, **SLOWLY)
+    study.slow_writes()
+    study.start("--until", "train", "--retries", "1", "--config", "lost_minutes=0.1")
     job = training_job(study)
     study.wait(study.newest_steps, "a checkpoint")
     cluster = study.cluster
@@ -72,6 +78,10 @@ def test_slurm_takes_a_job_back_after_preemption_a_drain_and_the_death_of_a_node
         if take is drain:
             cluster.run("scontrol", "update", f"nodename={node}", "state=resume")
     assert cluster.show(job)["JobState"] == "RUNNING"
+    assert study.jobs() == [job]
+    outage(study, "-c")  # without its state
+    study.wait(lambda: "Slurm does not know job" in study.output, "the notice")
+    study.wait(lambda: study.log().count("resumed from") == 4, "the next start")
 
 
 def test_a_job_goes_back_while_a_signal_is_on_its_way_to_it(cluster, monkeypatch):

@@ -16,7 +16,7 @@ from trm.slurm.jobs import spread
 def documented(cluster, data, tmp_path_factory) -> Iterator[Study]:
     """A study of one run, after the documented command, which is a job itself."""
     making = studies(cluster, data, tmp_path_factory.mktemp("documented"))
-    study = next(making)(steps=20)
+    study = next(making)(steps=100)
     study.environment |= {"SBATCH_ACCOUNT": "lab", "SBATCH_PARTITION": "urgent"}
     asked = ("train:gres=gpu:h100:1", "train:gpu=0", "train:qos=normal", "evaluate:gpu_model=h100")
     asked += ("train:constraint=ib", "evaluate:constraint=ib")
@@ -56,13 +56,25 @@ def test_the_documented_command_requests_what_the_run_needs(documented):
     assert not re.search(r"(?i)guess|not recommended|unable", documented.output)
 
 
-def test_a_run_that_goes_on_over_other_numbers_of_nodes_is_that_of_one(documented, new_study):
-    study = new_study(steps=20, checkpoint_minutes=1e-6)
+def test_a_run_goes_on_after_a_workers_death_and_over_other_numbers_of_nodes_as_on_one(documented, new_study):
+    study = new_study(steps=100, checkpoint_minutes=1e-6)
     study.slow_writes()
-    for nodes in (2, 1):
+
+    def wait_for_checkpoint():
         before = study.newest_steps()
-        process = study.start("--until", "train", "--config", f"workers={nodes}", f"nodes={nodes}")
-        study.wait(lambda before=before: study.newest_steps() > before, "a newer checkpoint")
+        study.wait(lambda: study.newest_steps() > before, "a newer checkpoint")
+
+    for nodes in (2, 1):
+        words = ("--retries", "1", "--config", f"workers={nodes}", f"nodes={nodes}")
+        process = study.start("--until", "train", *words)
+        wait_for_checkpoint()
+        if nodes == 2:
+            study.cluster.kill_worker("n1")
+            study.wait(lambda: len(study.jobs()) == 2, "the retry")
+            assert "worker 0 of 2 stops: another worker died" in study.log()
+            first, second = (int(job["MinMemoryNode"].rstrip("M")) for job in jobs_of(study, "train"))
+            assert second == 2 * first
+            wait_for_checkpoint()
         (study.folder / "hold").touch()  # the steps that are left, however long the controller takes
         process.send_signal(signal.SIGINT)
         study.wait(lambda process=process: process.poll() == 1, "the end of the controller")
@@ -76,31 +88,8 @@ def test_a_run_that_goes_on_over_other_numbers_of_nodes_is_that_of_one(documente
         assert not study.trained()
     del study.environment["PYTHONPATH"]  # writes fast again
     study.run("--until", "train", "--config", "workers=2", "nodes=2")
-    assert [(run["workers"], run["resumes"]) for run in study.trained()] == [(2, 2)]
+    assert [(run["workers"], run["resumes"]) for run in study.trained()] == [(2, 3)]
     assert losses(study) == pytest.approx(losses(documented), rel=1e-5)
-
-
-def test_a_dead_worker_on_another_node_ends_the_run_with_a_sentence_and_a_retry_asks_for_more_memory(
-    new_study,
-):
-    study = new_study(steps=1_000_000)
-    study.start("--until", "train", "--retries", "1", "--config", "workers=2", "nodes=2")
-    study.wait(lambda: "step 20/" in study.log(), "training")
-    study.cluster.kill_worker("n1")
-    study.wait(lambda: len(study.jobs()) == 2, "the retry")
-    assert "worker 0 of 2 stops: another worker died" in study.log()
-    first, second = (int(job["MinMemoryNode"].rstrip("M")) for job in jobs_of(study, "train"))
-    assert second == 2 * first
-
-
-def test_a_daemon_that_does_not_start_is_an_error_with_its_words(cluster):
-    """Nobody waits for it."""
-    cluster._start("munged", "--foreground", f"--socket={cluster.folder / 'munge/socket'}", key="second")
-    try:
-        with pytest.raises(AssertionError, match=r"^second ended with exit code 1:\n(?s:.*)munged: Error"):
-            cluster.wait(lambda: False, "it did not start")
-    finally:
-        del cluster._processes["second"]
 
 
 def test_slurm_gives_a_job_over_several_nodes_equal_shares_or_lets_it_wait(cluster):

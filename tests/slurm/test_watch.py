@@ -81,14 +81,11 @@ def test_records_are_asked_about_jobs_that_have_left_the_queue(executor, answers
     [
         ("FAILED", "srun: error: Invalid MPI type", ": srun: error: Invalid MPI type"),
         ("FAILED", "srun: error: n0: task 0: Exited with exit code 1", ""),
-        (
-            "FAILED",
-            "srun: error: can not load PMIx library\nsrun: error: no context\nsrun: error: Invalid MPI type",
-            ": srun: error: can not load PMIx library; srun: error: Invalid MPI type",
-        ),
+        ("FAILED", "srun: error: can not load PMIx library\nsrun: error: no context\nsrun: error: Invalid MPI type",
+         ": srun: error: can not load PMIx library; srun: error: Invalid MPI type"),
         ("OUT_OF_MEMORY", "srun: error: n0: task 0: Out Of Memory", f": {MORE['OUT_OF_MEMORY']}"),
     ],
-)
+)  # fmt: skip
 def test_a_failure_names_what_srun_says(executor, state, line, more):
     Path("log").write_text(f"{line}\n")
     executor.states = {"7": state}

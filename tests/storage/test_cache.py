@@ -34,7 +34,7 @@ def test_the_second_use_downloads_nothing_and_training_needs_no_bucket(broken, t
     before = len(proxy.requests)
     assert fetch_store(store, tmp_path / "cache") == first
     assert [line.split("?")[0] for line in proxy.requests[before:]] == [f"GET /storage/v1/b/{BUCKET}/o"]
-    server.kill()
+    server.stop()
     assert (first / "manifest.json").read_bytes() == b"{}"
 
 

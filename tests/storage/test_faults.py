@@ -11,15 +11,7 @@ from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
 from snakemake_executor_plugin_tpu.worker.bucket import TRANSIENT
-from trm.storage import (
-    ABSENT,
-    AccessDenied,
-    BucketMissing,
-    Conflict,
-    ObjectMissing,
-    StorageError,
-    open_store,
-)
+from trm.storage import ABSENT, AccessDenied, BucketMissing, Conflict, ObjectMissing, StorageError, open_store
 from trm.storage import gcs as gcs_store
 from trm.storage.base import TRANSIENT_CODES
 from trm.storage.gcs import GcsStore

@@ -18,7 +18,6 @@ from trm.storage.folders import upload_folder
 from trm.storage.lease import Lease
 from trm.storage.mirror import Mirror
 
-from .cloud import Server
 from .conftest import BUCKET, QUICK
 
 RUN = config(training={"batch_size": 8, "steps": 40, "snapshots": 2})
@@ -90,16 +89,12 @@ def test_everything_in_a_bucket_and_a_machine_lost_on_the_way(dataset, expected,
     assert not open_store(where[2], QUICK).stat("lease.json")
 
 
-def test_training_itself_needs_no_bucket(dataset, expected, tmp_path, monkeypatch):
-    server = Server(tmp_path / "objects")
-    server.start()
-    server.make_bucket(BUCKET)
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+def test_training_itself_needs_no_bucket(broken, dataset, expected, tmp_path):
     upload_folder(dataset, open_store(f"gs://{BUCKET}/data/tiny", QUICK))
     where = (f"gs://{BUCKET}/data/tiny", tmp_path / "runs/tiny", f"gs://{BUCKET}/checkpoints/tiny")
     job = train(*where, tmp_path, EAGER, TRM_STORAGE_MINUTES="0.1")
     until(job, "step 1/40")
-    server.kill()
+    broken[0].stop()
     assert finish(job) == 0
     assert "the last checkpoint is on this machine only" in job.said
     assert same_weights(load_file(tmp_path / "runs/tiny/weights.safetensors"), expected)
