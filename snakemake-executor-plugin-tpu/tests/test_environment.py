@@ -7,12 +7,14 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from calls import Controller
 from study import Study
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.worker.loop import Builder
 
 
 def make_wheel(folder: Path, answer: int) -> Path:
@@ -87,6 +89,22 @@ def test_environment_is_made_once_on_each_host(making, tmp_path):
     assert "the environment is ready on 2" in output
     again = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
     assert again == made
+
+
+def test_a_build_that_fails_is_not_blamed_on_the_lock_file_that_replaced_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("TPU_HOST_ROOT", str(tmp_path))
+    locks = {"old": b"--no-index\nno-such-package==1\n", "new": b"--no-index\n"}
+    bucket = SimpleNamespace(content=lambda kind, name: locks[name])
+    builder = Builder()
+    for name in locks:  # the new one comes while the old one is being built
+        builder.step({"name": name, "lock": name, "python": "3.11"}, bucket)
+    first = builder.process
+    assert first.wait() != 0
+    builder.step({"name": "new", "lock": "new", "python": "3.11"}, bucket)
+    assert builder.about()["state"] == "building"
+    assert builder.process is not first
+    builder.end()
+    builder.process.wait()
 
 
 async def test_a_minute_without_a_package_index_is_waited_for_once_a_slice_was_up(making, tmp_path):

@@ -38,14 +38,17 @@ class Builder:
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.name, self.state, self.pause, self.again_at = "", "", BUILD_PAUSES[0], 0.0
+        self.outdated = False  # what is being built is not wanted any more
 
     def step(self, setup: Document, bucket: Bucket) -> None:
         """Bring the environment nearer to what the assignment names."""
         wanted = setup["name"]
         if wanted != self.name:
             self.name, self.state, self.again_at = wanted, "", 0.0
+            self.outdated = self.process is not None
         if self.process is not None and self.process.poll() is not None:
-            failed, self.process = self.process.returncode, None
+            failed = self.process.returncode and not self.outdated
+            self.process, self.outdated = None, False
             self.state = "failed" if failed else ""
             self.pause = min(2 * self.pause, BUILD_PAUSES[1]) if failed else BUILD_PAUSES[0]
             self.again_at = time.monotonic() + self.pause if failed else 0.0
