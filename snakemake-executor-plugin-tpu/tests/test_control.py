@@ -16,8 +16,13 @@ from snakemake_executor_plugin_tpu import slice as slices
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.worker.bucket import sign
 
-HANG = """python3 -c 'import time
-def inner(): time.sleep(600)
+# Progress is reported once all four ranks are where they hang.
+HANG = """python3 -c 'import os, pathlib, time
+def inner():
+    (pathlib.Path("{0}") / str(os.getpid())).touch()
+    while len(os.listdir("{0}")) < 4: time.sleep(0.05)
+    pathlib.Path(os.environ["TPU_PROGRESS_FILE"]).write_text("1")
+    time.sleep(600)
 inner()'"""
 
 
@@ -101,8 +106,10 @@ async def test_a_second_controller_is_refused_and_a_replaced_one_starts_nothing(
 
 @pytest.mark.full
 async def test_a_hang_is_stopped_with_the_stacks_of_all_ranks(call, tmp_path):
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
     async with call() as controller:
-        work = f"echo $TPU_LAUNCH > $TPU_PROGRESS_FILE; test $TPU_LAUNCH = 2 || tpurun {HANG}"
+        work = f"test $TPU_LAUNCH = 2 || tpurun {HANG.format(ranks)}"
         outcome = await controller.run("job", work, hosts=4, stall=2.0)
         assert outcome.ok, outcome.message
         logs = sorted((tmp_path / "call" / "logs" / "job" / "launch-1").glob("*.log"))

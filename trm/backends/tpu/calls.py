@@ -62,9 +62,9 @@ class Kernel(NamedTuple):
 def jitted(kernel: Kernel, interpret: bool = False) -> Callable[..., Any]:
     """The jitted kernel; it returns a list of arrays (for their shapes see `output_shapes`).
 
-    Arguments of forward: input [N, D], the `added` streams, weights, rotary tables. Backward takes three
-    streams in place of the input: the gradient, the sum before the norm, and for token mixing the input, for channel
-    mixing the derivatives, for attention q, k and v.
+    Arguments of forward: input [N, D], the `added` streams, weights, rotary tables. Backward takes three streams in
+    place of the input: the gradient, the sum before the norm, and for token mixing the input, for channel mixing the
+    derivatives, for attention q, k and v.
     """
     attention = kernel.length, kernel.inner, kernel.padded, kernel.rope
     bodies = {

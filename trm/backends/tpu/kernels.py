@@ -7,9 +7,10 @@ derivatives, for attention its output and q, k and v. Token mixing recomputes it
 than reading them.
 
 Shapes: B puzzles, L tokens padded to a multiple of 8, D width, I inner width, N = B * L rows of the residual stream
-[N, D], which is bfloat16 and puzzle-major. Weights are bfloat16 and the gate's are halved: with h = gate / 2,
-silu(gate) = h + h tanh(h) needs one transcendental instruction. Padded tokens are zero and stay zero in the MLP; in
-attention they are masked. Each core runs half of the grid: the outer dimension has size two if sums stay in VMEM.
+[N, D], which is bfloat16 and puzzle-major. Weights are bfloat16; gate and up are one matrix, as are q, k and v. The
+gate's are halved: with h = gate / 2, silu(gate) = h + h tanh(h) needs one transcendental instruction. Padded tokens are
+zero and stay zero in the MLP; in attention they are masked. Each core runs half of the grid: the outer dimension has
+size two if sums stay in VMEM.
 
 Backward takes the sum before the norm (t, bfloat16) and returns the gradient of the input. XLA computes the weight
 gradients from what the kernels return, except those of token mixing.
@@ -242,17 +243,17 @@ def attention_forward(
     x_ND = load_input(streams, slice(None))
     t, width = f32(x_ND), x_ND.shape[1]
     for c in range(0, width, LANES):
-        part, *others = (slice(place * width + c, place * width + c + LANES) for place in range(3))
-        q, k, v = (heads.split(dot(x_ND, w[:, columns])) for columns in (part, *others))
+        parts = [slice(place * width + c, place * width + c + LANES) for place in range(3)]
+        q, k, v = (heads.split(dot(x_ND, w[:, part])) for part in parts)
         if tables is not None:
             q, k = ([rotate(tile, tables) for tile in tiles] for tiles in (q, k))
         q = [bf16(tile) for tile in q]
         attended = heads.attend(q, k, v)
-        t += dot(attended, wo[part])
+        t += dot(attended, wo[parts[0]])
         if keep:
-            kept[1][:, part] = attended
-            for place, tiles in enumerate((q, k, v)):
-                kept[2][:, place * width + c : place * width + c + LANES] = bf16(jnp.concatenate(tiles, 0))
+            kept[1][:, parts[0]] = attended
+            for part, tiles in zip(parts, (q, k, v), strict=True):
+                kept[2][:, part] = bf16(jnp.concatenate(tiles, 0))
     if keep:
         kept[0][...] = bf16(t)
         if added:

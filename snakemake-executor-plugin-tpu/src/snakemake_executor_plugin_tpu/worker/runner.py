@@ -231,10 +231,12 @@ class Runner:
 
         PYTHONFAULTHANDLER handles SIGABRT even within a call that never returns; Snakemake and tpurun are left out.
         The hosts see the stop at different times, so every rank is frozen first: one that lives on fails without its
-        stacks once another has gone.
+        stacks once another has gone. So is tpurun: it would send SIGTERM to rank 0, which kills before the stacks.
         """
-        frozen = [pid for pid in tree(os.getpid()) if _shows_stacks(pid)]
-        self._signal(signal.SIGSTOP, frozen)
+        below = tree(os.getpid())
+        frozen = [pid for pid in below if _shows_stacks(pid)]
+        starters = [pid for pid in below if b"tpurun" in _command(pid)]
+        self._signal(signal.SIGSTOP, [*starters, *frozen])
         deadline = time.monotonic() + frozen_for
         while time.monotonic() < deadline:
             self._wait(0.1)
@@ -244,6 +246,7 @@ class Runner:
         while set(frozen) & set(tree(os.getpid())) and time.monotonic() < deadline:
             self._wait(0.05)
             self._reap()
+        self._signal(signal.SIGCONT, starters)
 
     def _signal(self, number: int, pids: list[int]) -> None:
         for pid in pids:
@@ -264,13 +267,18 @@ class Runner:
             log.write(f"\n[pod] {sentence}\n".encode())
 
 
+def _command(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
 def _shows_stacks(pid: int) -> bool:
+    command = _command(pid)
     with contextlib.suppress(OSError, IndexError):
         caught = int(Path(f"/proc/{pid}/status").read_text().split("SigCgt:")[1].split()[0], 16)
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return bool(caught >> (signal.SIGABRT - 1) & 1) and not (
-            b"snakemake_job.py" in command or b"tpurun" in command
-        )
+        handles = bool(caught >> (signal.SIGABRT - 1) & 1)
+        return handles and b"snakemake_job.py" not in command and b"tpurun" not in command
     return False
 
 
