@@ -18,6 +18,9 @@ from trm.model import definition
 from trm.model.definition import Architecture, Weights
 from trm.study.activations import LANES, Block, padded_length
 
+SENT = torch.bfloat16
+"""In what devices send weight gradients: half the bytes of float32, with a rounding far below that of the products."""
+
 
 def block_of(w: Weights, arch: Architecture, length: int) -> Block:
     """Sizes of the model's blocks on `length` tokens."""
@@ -250,8 +253,8 @@ class Rounds:
         gradients = []
         for gate_up, down, *mixer in self.sums:
             if self._kind == "token":
-                into, back = (part.sum(0) for part in mixer)
-                mixer = [into, back.t()]
+                mix_in, mix_out = (part.sum(0) for part in mixer)
+                mixer = [mix_in, mix_out.t()]
             gradients += [*mixer, gate_up, down]
         return gradients
 
@@ -282,15 +285,15 @@ class Rounds:
             # of the mixer (with its input, if that was a sum of streams), then of the channels
             mixer_sum, *inner, between, channel_sum, hidden, slopes = kept
             x = inner.pop() if len(streams) > 1 else streams[0]
-            back = partial(self._kernels.run, backward=True)
-            grad, gt, dhu = back("channel", [grad, channel_sum, slopes], weights[2:])
+            run = partial(self._kernels.run, backward=True)
+            grad, gt, dhu = run("channel", [grad, channel_sum, slopes], weights[2:])
             new = [transposed_product(dhu, between), transposed_product(gt, hidden)]
             if self._kind == "token":
-                grad, *rest = back("token", [grad, mixer_sum, x], weights[:2])
+                grad, *rest = run("token", [grad, mixer_sum, x], weights[:2])
                 new += rest
             else:
                 attended, qkv = inner
-                grad, gt, dqkv = back("attention", [grad, mixer_sum, qkv], weights[:2])
+                grad, gt, dqkv = run("attention", [grad, mixer_sum, qkv], weights[:2])
                 new += [transposed_product(dqkv, x), transposed_product(gt, attended)]
             sums[:] = [old + value for old, value in zip(sums, new, strict=True)] if sums else new
         return grad
@@ -349,11 +352,10 @@ class Recursion(torch.autograd.Function):
 
 
 def summed(tensor: Tensor, mesh: Mesh) -> Tensor:
-    """The sum over the devices of one device's gradient, sent in bfloat16: half the bytes. Its rounding is far below
-    that of the products (`tests/xla/test_kernels.py`)."""
+    """The sum over the devices of one device's gradient."""
     if mesh.devices == 1:
         return tensor
-    return mesh.to_global(tensor.bfloat16()[None]).sum(0).float()
+    return mesh.to_global(tensor.to(SENT)[None]).sum(0).float()
 
 
 def recursion(
