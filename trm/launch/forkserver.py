@@ -8,6 +8,7 @@ libraries read when they are imported) is run as if there were no server.
 """
 
 import ast
+import gc
 import importlib
 import os
 import selectors
@@ -107,6 +108,7 @@ class Server:
             for name in IMPORTS[self._kind]:
                 importlib.import_module(name)
             loaded_commit()  # for the children: later edits are not in these modules
+            gc.freeze()  # what a child's collector marks is copied first
             with suppress(OSError):  # no memory or processes left: the job tries by itself
                 child = os.fork()
         if child is None:
