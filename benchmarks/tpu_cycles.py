@@ -257,7 +257,7 @@ def call_cycles(line: str, scheduled: dict[str, int]) -> int:
 def kernel_name(line: str) -> str:
     """The name of a kernel, which its code holds."""
     code = base64.b64decode(kernel_body(line) or "")
-    match = re.search(rb"(token|channel|attention)_(forward|backward)", code)
+    match = re.search(rb"(token|channel|attention)_(forward|backward)|weight_gradient", code)
     return f"kernel {match[0].decode().replace('_', ' ')}" if match else "kernel"
 
 

@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from trm.backends.tpu import kernels
-from trm.study.activations import padded_length
+from trm.study.activations import LANES, padded_length
 
 jax.config.update("jax_platforms", "cpu")  # jax only lowers the kernels: torch_xla owns the TPU
 
@@ -59,13 +59,36 @@ class Kernel(NamedTuple):
         return count
 
 
-def jitted(kernel: Kernel, interpret: bool = False) -> Callable[..., Any]:
+class Product(NamedTuple):
+    """One use's part of a weight's gradient: left^T right, of activations [N, P] and [N, Q] with few rows."""
+
+    rows: int
+    left: int
+    right: int
+    added: bool
+    """Whether the sum over earlier uses is given, float32 [P, Q]."""
+    dtype: str
+    """Of the result."""
+
+    name = "weight gradient"
+
+    @property
+    def tile(self) -> int:
+        """Columns of the wider operand in one grid step: as many as fit into VMEM beside the whole of the other one, in
+        an even number of grid steps if possible."""
+        wide = max(self.left, self.right)
+        return next(width for width in (384, 256, LANES) if wide % (2 * width) == 0 or width == LANES)
+
+
+def jitted(kernel: Kernel | Product, interpret: bool = False) -> Callable[..., Any]:
     """The jitted kernel; it returns a list of arrays (for their shapes see `output_shapes`).
 
     Arguments of forward: input [N, D], the `added` streams, weights, rotary tables. Backward takes three streams in
     place of the input: the gradient, the sum before the norm, and for token mixing the input, for channel mixing the
-    derivatives, for attention q, k and v.
+    derivatives, for attention q, k and v. A product takes both operands and the sum.
     """
+    if isinstance(kernel, Product):
+        return _jitted_product(kernel, interpret)
     attention = kernel.length, kernel.inner, kernel.padded, kernel.rope
     bodies = {
         ("token", False): functools.partial(kernels.token_forward, kernel.length, kernel.keep, kernel.added),
@@ -117,8 +140,41 @@ def jitted(kernel: Kernel, interpret: bool = False) -> Callable[..., Any]:
     return function
 
 
-def output_shapes(kernel: Kernel) -> list[tuple[tuple[int, ...], str]]:
+def _jitted_product(product: Product, interpret: bool) -> Callable[..., Any]:
+    wide_left, tile = product.left > product.right, product.tile
+
+    def whole_or_tiled(rows: int, width: int, tiled: bool) -> pl.BlockSpec:
+        return pl.BlockSpec((rows, tile if tiled else width), lambda i: (0, i if tiled else 0))
+
+    sums = pl.BlockSpec(
+        (tile, product.right) if wide_left else (product.left, tile), lambda i: (i, 0) if wide_left else (0, i)
+    )
+
+    def run(*arrays: Any) -> list[Any]:
+        results: list[Any] = pl.pallas_call(
+            kernels.weight_gradient,
+            out_shape=[jax.ShapeDtypeStruct(shape, kind) for shape, kind in output_shapes(product)],
+            grid=(max(product.left, product.right) // tile,),
+            in_specs=[
+                whole_or_tiled(product.rows, product.left, wide_left),
+                whole_or_tiled(product.rows, product.right, not wide_left),
+                *[sums] * product.added,
+            ],
+            out_specs=[sums],
+            compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
+            interpret=interpret,
+            name=product.name.replace(" ", "_"),
+        )(*arrays)
+        return results
+
+    function: Callable[..., Any] = jax.jit(run)
+    return function
+
+
+def output_shapes(kernel: Kernel | Product) -> list[tuple[tuple[int, ...], str]]:
     """Shapes and dtypes of a kernel's results."""
+    if isinstance(kernel, Product):
+        return [((kernel.left, kernel.right), kernel.dtype)]
     rows, width, inner = kernel.puzzles * kernel.padded, kernel.width, kernel.inner
     if kernel.kind == "token" and kernel.backward:
         sums = [((2, units, kernel.padded), "float32") for units in (2 * inner, inner)]
@@ -132,7 +188,7 @@ def output_shapes(kernel: Kernel) -> list[tuple[tuple[int, ...], str]]:
 
 
 @functools.cache
-def payload(kernel: Kernel, arguments: tuple[tuple[tuple[int, ...], str], ...]) -> str:
+def payload(kernel: Kernel | Product, arguments: tuple[tuple[tuple[int, ...], str], ...]) -> str:
     """The kernel lowered for a TPU: the backend configuration of a `tpu_custom_call`."""
     shapes = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in arguments]
     module = jax.export.export(jitted(kernel), platforms=["tpu"])(*shapes).mlir_module()

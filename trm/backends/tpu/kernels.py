@@ -12,8 +12,8 @@ gate's are halved: with h = gate / 2, silu(gate) = h + h tanh(h) needs one trans
 zero and stay zero in the MLP; in attention they are masked. Each core runs half of the grid: the outer dimension has
 size two if sums stay in VMEM.
 
-Backward takes the sum before the norm (t, bfloat16) and returns the gradient of the input. XLA computes the weight
-gradients from what the kernels return, except those of token mixing.
+Backward takes the sum before the norm (t, bfloat16) and returns the gradient of the input, token mixing also those of
+its weights. The other weight gradients follow from what the kernels return: of few rows by a kernel, else by XLA.
 """
 
 from collections.abc import Sequence
@@ -135,6 +135,12 @@ def channel_backward(g: Any, t: Any, slopes: Any, w: Any, wd: Any, dx: Any, gt: 
         dhu[:, part], dhu[:, second] = dh, du
         total += dot(dh, w[:, part], 1, 1) + dot(du, w[:, second], 1, 1)
     dx[...] = bf16(total)
+
+
+def weight_gradient(left: Any, right: Any, *sums: Any) -> None:
+    *given, total = sums
+    product = dot(left[...], right[...], 0, 0)
+    total[...] = (given[0][...] + product if given else product).astype(total.dtype)
 
 
 def rotate(x: Any, tables: tuple[Any, ...]) -> Any:

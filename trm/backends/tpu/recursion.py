@@ -22,6 +22,10 @@ SENT = torch.bfloat16
 """In what devices send weight gradients: half the bytes of float32, with a rounding far below that of the products."""
 
 
+PRODUCT_ROWS = 2496
+"""Rows up to which the kernel of weight gradients holds an operand in VMEM: 24 puzzles of 104 tokens."""
+
+
 def block_of(w: Weights, arch: Architecture, length: int) -> Block:
     """Sizes of the model's blocks on `length` tokens."""
     width, inner = w["blocks.0.channel_mlp.down"].shape
@@ -117,7 +121,23 @@ class Kernels:
         sizes = self.puzzles, self.length, self.width, inner
         added = 0 if backward else len(streams) - 1
         kernel = calls.Kernel(kind, backward, keep, added, *sizes, rope)
-        tensors = [*streams, *weights, *(self.tables if rope else [])]
+        return self._call(kernel, [*streams, *weights, *(self.tables if rope else [])])
+
+    def gradient(self, left: Tensor, right: Tensor, total: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """left^T right of activations [N, P] and [N, Q], plus `total`, float32 [P, Q]. On a TPU the kernel takes three
+        quarters of XLA's time for few rows, and as long as it for many."""
+        if len(left) > PRODUCT_ROWS:
+            product = torch.matmul(left.float().t(), right.float())
+            return (product if total is None else total + product).to(dtype)
+        from trm.backends.tpu import calls
+
+        name = str(dtype).removeprefix("torch.")
+        product_kernel = calls.Product(*left.shape, right.shape[1], total is not None, name)
+        return self._call(product_kernel, [left, right, *([] if total is None else [total])])[0]
+
+    def _call(self, kernel: Any, tensors: list[Tensor]) -> list[Tensor]:
+        from trm.backends.tpu import calls
+
         names = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
         if tensors[0].device.type == "xla":
             import torch_xla
@@ -204,12 +224,12 @@ class Saved(NamedTuple):
 class Rounds:
     """Recursion rounds on one device.
 
-    `weights`: from `operands`, in bfloat16. `keep`: number of the last round's block applications that keep their
+    `weights`: from `operands`, in bfloat16. `sent`: in what the devices send weight gradients. `keep`: number of the last round's block applications that keep their
     activations.
     """
 
-    def __init__(self, kernels: Kernels, weights: list[list[Tensor]], keep: int = 0):
-        self._kernels, self._weights, self._keep = kernels, weights, keep
+    def __init__(self, kernels: Kernels, weights: list[list[Tensor]], sent: torch.dtype, keep: int = 0):
+        self._kernels, self._weights, self._sent, self._keep = kernels, weights, sent, keep
         self._kind = "token" if is_token(weights[0]) else "attention"
         self.sums: list[list[Tensor]] = [[] for _ in weights]
         """Accumulated weight gradients per block; empty before the first backward."""
@@ -228,7 +248,8 @@ class Rounds:
         blocks = [operands(weights[i : i + 4]) for i in range(0, len(weights), 4)]
         rows = x.shape[0] // padded_length(length) // mesh.devices
         kernels = Kernels(rows, length, x.shape[1], arch, tables)
-        return cls(kernels, [[mesh.to_local(part, False) for part in block] for block in blocks], keep)
+        local = [[mesh.to_local(part, False) for part in block] for block in blocks]
+        return cls(kernels, local, SENT if mesh.devices > 1 else torch.float32, keep)
 
     def forward(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Saved] | None = None
@@ -287,15 +308,17 @@ class Rounds:
             x = inner.pop() if len(streams) > 1 else streams[0]
             run = partial(self._kernels.run, backward=True)
             grad, gt, dhu = run("channel", [grad, channel_sum, slopes], weights[2:])
-            new = [transposed_product(dhu, between), transposed_product(gt, hidden)]
+            old = sums or [None] * 4
+            dtype = torch.float32 if len(saved) >= len(self.sums) else self._sent  # of a weight's last use
+            add = partial(self._kernels.gradient, dtype=dtype)
+            sums[:2] = add(dhu, between, old[0]), add(gt, hidden, old[1])
             if self._kind == "token":
-                grad, *rest = run("token", [grad, mixer_sum, x], weights[:2])
-                new += rest
+                grad, *new = run("token", [grad, mixer_sum, x], weights[:2])
+                sums[2:] = [total + value for total, value in zip(old[2:], new)] if old[2] is not None else new
             else:
                 attended, qkv = inner
                 grad, gt, dqkv = run("attention", [grad, mixer_sum, qkv], weights[:2])
-                new += [transposed_product(dqkv, x), transposed_product(gt, attended)]
-            sums[:] = [old + value for old, value in zip(sums, new, strict=True)] if sums else new
+                sums[2:] = add(dqkv, x, old[2]), add(gt, attended, old[3])
         return grad
 
 
@@ -307,11 +330,6 @@ def barrier(*tensors: Tensor) -> list[Tensor]:
 
         optimization_barrier_(copies)
     return copies
-
-
-def transposed_product(a: Tensor, b: Tensor) -> Tensor:
-    """a^T b in float32, of bfloat16 operands."""
-    return torch.matmul(a.float().t(), b.float())
 
 
 class Recursion(torch.autograd.Function):
