@@ -122,10 +122,11 @@ def shapes_of(kernel: Any) -> list[tuple[tuple[int, ...], str]]:
     return [(shape, "bfloat16") for shape in streams + weights] + [(shape, "float32") for shape in tables]
 
 
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize(("kind", "inner"), [("token", 256), ("channel", 256), ("attention", 64)])
-def test_kernels_on_an_interpreted_tpu(kind, inner, backward):
-    """Two cores, transfers in the background, memory full of NaN: no race, nothing read that was not written."""
+def interpreted(
+    kernel: Any, shapes: list[tuple[tuple[int, ...], str]]
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """Arguments, and results of a plain interpretation and of an interpreted TPU: two cores, transfers in the
+    background, memory full of NaN. Float32 arrays."""
     import jax.numpy as jnp
     import numpy as np
     from jax._src.pallas.mosaic import interpret
@@ -133,24 +134,49 @@ def test_kernels_on_an_interpreted_tpu(kind, inner, backward):
 
     from trm.backends.tpu.calls import jitted
 
-    kernel = kernel_of(kind, backward, puzzles=4, length=11, width=128, inner=inner)
     rng = np.random.default_rng(0)
-    arrays = [
-        jnp.asarray(rng.normal(size=shape) * 0.2, dtype=getattr(jnp, dtype))
-        for shape, dtype in shapes_of(kernel)
-    ]
-    expected = jitted(kernel, interpret=True)(*arrays)
+    given = [jnp.asarray(rng.normal(size=shape) * 0.2, dtype=getattr(jnp, dtype)) for shape, dtype in shapes]
     tpu = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan", num_cores_per_device=2)
-    found = jitted(kernel, interpret=tpu)(*arrays)
+    plain, found = jitted(kernel, interpret=True)(*given), jitted(kernel, interpret=tpu)(*given)
     assert not interpret.races.races_found
-    for one, other in zip(expected, found, strict=True):
-        one, other = (np.asarray(array.astype(jnp.float32)) for array in (one, other))
+    given, plain, found = (
+        [np.asarray(array.astype(jnp.float32)) for array in arrays] for arrays in (given, plain, found)
+    )
+    return given, plain, found
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("kind", "inner"), [("token", 256), ("channel", 512), ("attention", 64)])
+def test_kernels_on_an_interpreted_tpu(kind, inner, backward):
+    """No race, nothing read that was not written."""
+    import numpy as np
+
+    kernel = kernel_of(kind, backward, puzzles=4, length=11, width=128, inner=inner)
+    for one, other in zip(*interpreted(kernel, shapes_of(kernel))[1:], strict=True):
         # the same operations on the same tiles; XLA's CPU compiler may fuse them otherwise: one step of bfloat16
         np.testing.assert_allclose(other, one, rtol=2**-7, atol=2**-7 * np.abs(one).max())
 
 
+@pytest.mark.parametrize(("left", "right", "added"), [(768, 128, True), (128, 256, False), (128, 128, True)])
+def test_weight_gradients_on_an_interpreted_tpu(left, right, added):
+    import numpy as np
+
+    product = product_of(24, left, right, added)
+    shapes = [((24, left), "bfloat16"), ((24, right), "bfloat16")]
+    given, _, found = interpreted(product, shapes + [((left, right), "float32")] * added)
+    expected = given[0].T @ given[1] + (given[2] if added else 0)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def product_of(rows: int, left: int, right: int, added: bool) -> Any:
+    from trm.backends.tpu.calls import Product
+
+    return Product(rows, left, right, added, "float32")
+
+
 EXTREMES = [("attention", 128, 512, 32), ("token", 128, 512, 512), ("channel", 128, 384, 2048)]
 EXTREMES += [("channel", 97, 128, 6144), ("attention", 17, 128, 128), ("attention", 97, 128, 16)]
+PRODUCTS = [(3072, 512), (512, 1536), (12288, 128), (512, 512), (384, 1280)]
 COMPILED = """
 import json, os, sys
 from trm.checks.tpu_check.worker import environment
@@ -158,20 +184,28 @@ from trm.study.slices import Slice
 where = Slice("one chip", 1, "v4:2x2x1")
 os.environ.update(environment(where))
 import jax, jax.export, jax.numpy as jnp
-from tests.xla.test_kernels import EXTREMES, kernel_of, shapes_of
+from tests.xla.test_kernels import EXTREMES, PRODUCTS, kernel_of, product_of, shapes_of
 from trm.checks.tpu_check.compiler import compile_for
 from trm.backends.tpu.calls import jitted
+from trm.backends.tpu.recursion import PRODUCT_ROWS as rows
+def fits(kernel, shapes):
+    given = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in shapes]
+    module = jax.export.export(jitted(kernel), platforms=["tpu"])(*given).mlir_module()
+    return "fits" if compile_for(module, where).fits else "does not fit"
 for kind, *sizes in EXTREMES:
     backward = sys.argv[1] == "backward"
     kernel = kernel_of(kind, backward, 16, *sizes, added=2 * (not backward and kind != "channel"))
-    given = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in shapes_of(kernel)]
-    module = jax.export.export(jitted(kernel), platforms=["tpu"])(*given).mlir_module()
-    print(kind, *sizes, "fits" if compile_for(module, where).fits else "does not fit")
+    print(kind, *sizes, fits(kernel, shapes_of(kernel)))
+for left, right in PRODUCTS if sys.argv[1] == "backward" else []:
+    shapes = [((rows, left), "bfloat16"), ((rows, right), "bfloat16"), ((left, right), "float32")]
+    print("product", left, right, fits(product_of(rows, left, right, True), shapes))
 """
 
 
 @pytest.mark.parametrize("way", ["forward", "backward"])
 def test_the_largest_shapes_that_kernels_take_compile(way):
     done = python("-c", COMPILED, way, cwd=ROOT, timeout=900, check=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("attention", "token", "channel"))]
-    assert lines == [" ".join(map(str, shape)) + " fits" for shape in EXTREMES]
+    shapes = EXTREMES + [("product", *sizes) for sizes in PRODUCTS if way == "backward"]
+    kinds = {str(kind) for kind, *_ in shapes}
+    lines = [line for line in done.stdout.splitlines() if line.split(" ")[0] in kinds]
+    assert lines == [" ".join(map(str, shape)) + " fits" for shape in shapes]

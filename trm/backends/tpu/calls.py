@@ -70,7 +70,9 @@ class Product(NamedTuple):
     dtype: str
     """Of the result."""
 
-    name = "weight gradient"
+    @property
+    def name(self) -> str:
+        return "weight gradient"
 
     @property
     def tile(self) -> int:
@@ -147,7 +149,8 @@ def _jitted_product(product: Product, interpret: bool) -> Callable[..., Any]:
         return pl.BlockSpec((rows, tile if tiled else width), lambda i: (0, i if tiled else 0))
 
     sums = pl.BlockSpec(
-        (tile, product.right) if wide_left else (product.left, tile), lambda i: (i, 0) if wide_left else (0, i)
+        (tile, product.right) if wide_left else (product.left, tile),
+        lambda i: (i, 0) if wide_left else (0, i),
     )
 
     def run(*arrays: Any) -> list[Any]:

@@ -16,7 +16,7 @@ Backward takes the sum before the norm (t, bfloat16) and returns the gradient of
 its weights. The other weight gradients follow from what the kernels return: of few rows by a kernel, else by XLA.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -57,6 +57,26 @@ def rms_norm_backward(g: Any, t: Any, axis: int, count: int) -> Any:
     return (g - y * ((g * y).sum(axis, keepdims=True) * (1 / count))) * scale
 
 
+def chunks(size: int, most: int) -> list[slice]:
+    return [slice(i, min(i + most, size)) for i in range(0, size, most)]
+
+
+def halves(inner: int, most: int) -> list[tuple[slice, slice]]:
+    """Chunks of the inner units: their gates, and their ups."""
+    return [(part, slice(inner + part.start, inner + part.stop)) for part in chunks(inner, most)]
+
+
+def ahead(items: Iterable[Any], products: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
+    """Each item with its products, which are traced one item ahead: so the compiler overlaps the matrix unit's work on
+    one item with the vector unit's on another."""
+    waiting: list[Any] = []
+    for item in items:
+        waiting.append((item, products(item)))
+        if len(waiting) > 1:
+            yield waiting.pop(0)
+    yield from waiting
+
+
 def load_input(streams: Sequence[Any], part: slice) -> Any:
     """A slice of the channels of the input: a stream, plus the (rounded) sum of the others."""
     first, *others = (ref[:, part] for ref in streams)
@@ -66,10 +86,12 @@ def load_input(streams: Sequence[Any], part: slice) -> Any:
 def token_forward(length: int, keep: bool, added: int, *refs: Any) -> None:
     streams, (w, wd, y, *kept) = refs[: 1 + added], refs[1 + added :]
     inner = wd.shape[1]
-    for c in range(0, y.shape[1], LANES * 2):
-        part = slice(c, min(c + LANES * 2, y.shape[1]))
+
+    def products(part: slice) -> tuple[Any, ...]:
         x_LC = load_input(streams, part)
-        h, u = dot(w[:inner], x_LC), dot(w[inner:], x_LC)
+        return x_LC, dot(w[:inner], x_LC), dot(w[inner:], x_LC)
+
+    for part, (x_LC, h, u) in ahead(chunks(y.shape[1], LANES * 2), products):
         t = f32(x_LC) + dot(wd[...], bf16((h + h * jnp.tanh(h)) * u))
         if keep:
             kept[0][:, part] = bf16(t)
@@ -92,26 +114,33 @@ def token_backward(length: int, g: Any, t: Any, x: Any, w: Any, wd: Any, dx: Any
         for total in sums:
             total[...] = jnp.zeros(total.shape, jnp.float32)
 
-    for c in range(0, x.shape[1], LANES * 4):
-        part = slice(c, min(c + LANES * 4, x.shape[1]))
+    for part in chunks(x.shape[1], LANES * 2):
         x_LC = x[:, part]
         gt = rms_norm_backward(f32(g[:, part]), f32(t[:, part]), 0, length)
         gt_LC = bf16(gt)
-        h, u, d = dot(w[:inner], x_LC), dot(w[inner:], x_LC), dot(wd[...], gt_LC, 0, 0)
-        gate, slope = silu(h)
-        hidden, dh, du = bf16(gate * u), bf16(d * u * slope), bf16(d * gate)
-        dx[:, part] = bf16(gt + dot(w[:inner], dh, 0, 0) + dot(w[inner:], du, 0, 0))
-        sums[0][0, :inner] += dot(dh, x_LC, 1, 1)
-        sums[0][0, inner:] += dot(du, x_LC, 1, 1)
-        sums[1][0] += dot(hidden, gt_LC, 1, 1)
+
+        def products(parts: tuple[slice, slice], x_LC: Any = x_LC, gt_LC: Any = gt_LC) -> tuple[Any, ...]:
+            gate, up = parts
+            return dot(w[gate], x_LC), dot(w[up], x_LC), dot(wd[:, gate], gt_LC, 0, 0)
+
+        for (gate, up), (h, u, d) in ahead(halves(inner, 128), products):
+            value, slope = silu(h)
+            hidden, dh, du = bf16(value * u), bf16(d * u * slope), bf16(d * value)
+            gt += dot(w[gate], dh, 0, 0) + dot(w[up], du, 0, 0)
+            sums[0][0, gate] += dot(dh, x_LC, 1, 1)
+            sums[0][0, up] += dot(du, x_LC, 1, 1)
+            sums[1][0, gate] += dot(hidden, gt_LC, 1, 1)
+        dx[:, part] = bf16(gt)
 
 
 def channel_forward(keep: bool, x: Any, w: Any, wd: Any, y: Any, *kept: Any) -> None:
     x_ND, inner = x[...], len(wd)
     t = f32(x_ND)
-    for i in range(0, inner, CHUNK):
-        part, second = slice(i, i + CHUNK), slice(inner + i, inner + i + CHUNK)
-        h, u = dot(x_ND, w[:, part]), dot(x_ND, w[:, second])
+
+    def products(parts: tuple[slice, slice]) -> tuple[Any, Any]:
+        return dot(x_ND, w[:, parts[0]]), dot(x_ND, w[:, parts[1]])
+
+    for (part, second), (h, u) in ahead(halves(inner, CHUNK), products):
         gate, slope = silu(h)
         hidden = bf16(gate * u)
         if keep:
@@ -128,8 +157,7 @@ def channel_backward(g: Any, t: Any, slopes: Any, w: Any, wd: Any, dx: Any, gt: 
     total = rms_norm_backward(f32(g[...]), f32(t[...]), 1, t.shape[1])
     gt_ND = bf16(total)
     gt[...] = gt_ND
-    for i in range(0, inner, CHUNK):
-        part, second = slice(i, i + CHUNK), slice(inner + i, inner + i + CHUNK)
+    for part, second in halves(inner, CHUNK):
         d = dot(gt_ND, wd[part], 1, 1)
         dh, du = bf16(d * f32(slopes[:, part])), bf16(d * f32(slopes[:, second]))
         dhu[:, part], dhu[:, second] = dh, du

@@ -127,13 +127,13 @@ class Kernels:
         """left^T right of activations [N, P] and [N, Q], plus `total`, float32 [P, Q]. On a TPU the kernel takes three
         quarters of XLA's time for few rows, and as long as it for many."""
         if len(left) > PRODUCT_ROWS:
-            product = torch.matmul(left.float().t(), right.float())
-            return (product if total is None else total + product).to(dtype)
+            found = torch.matmul(left.float().t(), right.float())
+            return (found if total is None else total + found).to(dtype)
         from trm.backends.tpu import calls
 
         name = str(dtype).removeprefix("torch.")
-        product_kernel = calls.Product(*left.shape, right.shape[1], total is not None, name)
-        return self._call(product_kernel, [left, right, *([] if total is None else [total])])[0]
+        product = calls.Product(len(left), left.shape[1], right.shape[1], total is not None, name)
+        return self._call(product, [left, right, *([] if total is None else [total])])[0]
 
     def _call(self, kernel: Any, tensors: list[Tensor]) -> list[Tensor]:
         from trm.backends.tpu import calls
@@ -224,8 +224,8 @@ class Saved(NamedTuple):
 class Rounds:
     """Recursion rounds on one device.
 
-    `weights`: from `operands`, in bfloat16. `sent`: in what the devices send weight gradients. `keep`: number of the last round's block applications that keep their
-    activations.
+    `weights`: from `operands`, in bfloat16. `sent`: in what the devices send weight gradients. `keep`: number of the
+    last round's block applications that keep their activations.
     """
 
     def __init__(self, kernels: Kernels, weights: list[list[Tensor]], sent: torch.dtype, keep: int = 0):
@@ -308,13 +308,13 @@ class Rounds:
             x = inner.pop() if len(streams) > 1 else streams[0]
             run = partial(self._kernels.run, backward=True)
             grad, gt, dhu = run("channel", [grad, channel_sum, slopes], weights[2:])
-            old = sums or [None] * 4
+            old: list[Any] = sums or [None] * 4
             dtype = torch.float32 if len(saved) >= len(self.sums) else self._sent  # of a weight's last use
             add = partial(self._kernels.gradient, dtype=dtype)
             sums[:2] = add(dhu, between, old[0]), add(gt, hidden, old[1])
             if self._kind == "token":
                 grad, *new = run("token", [grad, mixer_sum, x], weights[:2])
-                sums[2:] = [total + value for total, value in zip(old[2:], new)] if old[2] is not None else new
+                sums[2:] = [part if total is None else total + part for total, part in zip(old[2:], new)]
             else:
                 attended, qkv = inner
                 grad, gt, dqkv = run("attention", [grad, mixer_sum, qkv], weights[:2])
