@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from tests import warm
@@ -71,8 +73,12 @@ def test_a_living_snakemake_keeps_its_locks_and_a_killed_build_goes_on_from_its_
     """`study run` waits for the living one; a second plain Snakemake is refused by Snakemake itself."""
     locks = long_run.folder / ".snakemake/locks"
     first = start(long_run, "snakemake")
+    jobs = []
     try:
         wait_for_checkpoint(long_run, first)
+        jobs = psutil.Process(first.pid).children(recursive=True)
+        for job in jobs:
+            job.suspend()  # the run must not end before it is killed
         waiting = start(long_run, stderr=subprocess.PIPE, text=True)
         try:
             assert f"another run (process {first.pid}) is active" in waiting.stderr.readline()
@@ -87,6 +93,9 @@ def test_a_living_snakemake_keeps_its_locks_and_a_killed_build_goes_on_from_its_
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
+        for job in jobs:
+            with suppress(psutil.NoSuchProcess):
+                job.resume()
     long_run.would_run()
     assert "1 run of these will go on from a checkpoint" in long_run.said
     assert goes_on(long_run, "snakemake")["resumes"] >= 1
@@ -104,8 +113,9 @@ SIGNALS = (
 def test_a_signal_writes_no_report(tmp_path):
     """Whoever interrupts does not wait for a partial report, though there is a run that it would show. Each command
     goes on with the run of the one before."""
-    project, before = study(tmp_path, 2), set()
+    project = study(tmp_path, 2)
     project.snakemake("--cores", "1", "--until", "evaluate")
+    before = checkpoints(project)
     grid = {"product": {"training.steps": [2, 1_000_000]}}
     project.edit(lambda study: study["experiments"]["one"].update(grid=grid))
     for command, send, number in SIGNALS:
