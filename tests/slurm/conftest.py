@@ -83,10 +83,13 @@ class Study:
         (self.folder / "slow/sitecustomize.py").write_text(SLOW_WRITES)
         self.environment["PYTHONPATH"] = str(self.folder / "slow")
 
-    def hang_at(self, command: str) -> Path:
-        """Stop slurmctld when `sbatch` or a job's `srun` is called first, and return the file that says so."""
+    def hang_at(self, command: str, once: Path | None = None) -> Path:
+        """Stop slurmctld when `sbatch` or a job's `srun` is called first, and return the file that says so. The command
+        waits before until the file `once` exists."""
         hung = self.folder / f"hung-at-{command}"
         stop = f"touch {hung}; kill -STOP {self.cluster.process('slurmctld')}"
+        if once:
+            stop = f"until [ -e {once} ]; do sleep 0.1; done; {stop}"
         self._replace(command, f'#!/bin/sh\n[ -e {hung} ] || {{{{ {stop}; }}}}\nexec {{program}} "$@"\n')
         return hung
 

@@ -42,18 +42,20 @@ def test_jobs_that_wait_to_be_submitted_end_with_sigterm(new_study):
 def test_a_slurm_that_hangs_loses_no_job_and_runs_none_twice(new_study):
     """At the submission, of which sbatch hears nothing, and when the job's program starts."""
     study = new_study(steps=20)
-    submission, start = study.hang_at("sbatch"), study.hang_at("srun")
+    adopted = study.folder / "adopted"
+    submission, start = study.hang_at("sbatch"), study.hang_at("srun", once=adopted)
     process = study.start("--until", "train", "--retries", "0")
     study.wait(submission.exists, "the submission")
     with study.cluster.frozen("slurmctld"):
         study.wait(lambda: "for now (Socket timed out" in study.output, "the end of sbatch")
+    study.wait(lambda: "not submitted again" in study.output, "the job that sbatch has left")
+    adopted.touch()
     study.wait(start.exists, "the job's script")
     with study.cluster.frozen("slurmctld"):
         study.wait(lambda: "Unable to confirm allocation" in study.slurm_logs(), "the start of the program")
         study.wait(lambda: "Slurm does not answer" in study.output, "the notice")
     study.wait(lambda: process.poll() is not None, "the end of the study")
     assert process.returncode == 0, study.output
-    assert "not submitted again" in study.output
     assert "Slurm answers again" in study.output
     job, _ = sorted(study.jobs(), key=int)
     assert f"Slurm job {job} got no program started (Unable to confirm" in study.output
