@@ -14,6 +14,8 @@ CASES = [
     {"mixer": "attention", "steps": 5, "hints": (0, 4)},
     {"mixer": "mlp", "steps": 3, "remat": True},
 ]
+LONG = {"mixer": "mlp", "precision": "bfloat16", "micro_batches": 2, "steps": 20}
+TURNS = {"mixer": "mlp", "steps": 6, "cycles": [(2, 1), (1, 1)]}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,13 @@ def assert_close(expected: list[list[float]], found: list[list[float]]) -> None:
 @pytest.fixture(scope="module")
 def plain(dataset) -> list[dict[str, Any]]:
     """The same runs in plain torch on the CPU."""
-    return train(dataset, "cpu", 1, [{**case, "remat": None} for case in CASES])
+    return train(dataset, "cpu", 1, [{**case, "remat": None} for case in [*CASES, TURNS]])
+
+
+@pytest.fixture(scope="module")
+def on_four(dataset) -> list[dict[str, Any]]:
+    """LONG and TURNS on four devices."""
+    return train(dataset, "xla", 4, [LONG, TURNS])
 
 
 @pytest.mark.parametrize("devices", [1, 8])
@@ -55,22 +63,19 @@ def test_losses_equal_plain_torch_on_any_number_of_devices(dataset, plain, devic
         assert found["compiled"] == [1] + [0] * (case["steps"] - 1), case
 
 
-def test_twenty_steps_are_one_program_in_bfloat16(dataset):
-    case = {"mixer": "mlp", "precision": "bfloat16", "micro_batches": 2, "steps": 20}
-    (found,) = train(dataset, "xla", 4, [case])
+def test_twenty_steps_are_one_program_in_bfloat16(on_four):
+    found, _ = on_four
     assert found["compiled"] == [1] + [0] * 19
     assert found["ran"] == 1  # traced once: the other steps are replays
     assert found["losses"][-1][0] < found["losses"][0][0]
 
 
-def test_replays_of_two_kinds_take_turns_and_equal_traced_steps(dataset):
-    case = {"mixer": "mlp", "steps": 6, "cycles": [(2, 1), (1, 1)]}
-    (expected,) = train(dataset, "cpu", 1, [case])
-    (replayed,) = train(dataset, "xla", 4, [case])
-    (traced,) = train(dataset, "xla", 4, [case], TRM_XLA_REPLAY="0")
+def test_replays_of_two_kinds_take_turns_and_equal_traced_steps(dataset, plain, on_four):
+    _, replayed = on_four
+    (traced,) = train(dataset, "xla", 4, [TURNS], TRM_XLA_REPLAY="0")
     assert (replayed["ran"], traced["ran"]) == (2, 6)
     for found in (replayed, traced):
-        assert_close(expected["losses"], found["losses"])
+        assert_close(plain[-1]["losses"], found["losses"])
         assert found["compiled"] == [1, 1, 0, 0, 0, 0]
 
 
