@@ -168,6 +168,24 @@ def test_weight_gradients_on_an_interpreted_tpu(left, right, added):
     np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("added", [False, True])
+def test_weight_gradients_of_few_and_of_many_rows_are_the_same(added, dtype, monkeypatch):
+    """By the kernel, and by XLA's product."""
+    from trm.backends.tpu import recursion
+    from trm.model.definition import Architecture
+
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(96, width, generator=generator).bfloat16() for width in (256, 128))
+    total = torch.randn(256, 128, generator=generator) if added else None
+    kernels = recursion.Kernels(4, 24, 128, Architecture(1, 2, 64, False, torch.bfloat16), [])
+    few = kernels.gradient(left, right, total, getattr(torch, dtype))
+    monkeypatch.setattr(recursion, "PRODUCT_ROWS", 95)
+    monkeypatch.delattr(recursion.Kernels, "_call")
+    many = kernels.gradient(left, right, total, getattr(torch, dtype))
+    torch.testing.assert_close(few, many)
+
+
 def product_of(rows: int, left: int, right: int, added: bool) -> Any:
     from trm.backends.tpu.calls import Product
 
