@@ -148,12 +148,17 @@ def test_a_run_learns_and_writes_its_files(dataset_folder, tmp_path):
         assert torch.equal(trained.weights(kind)["head.weight"], done.state.layout.views(flat)["head.weight"])
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16", "bfloat16_weights"])
-def test_every_precision_trains_close_to_float32(precision, dataset_folder, tmp_path):
-    exact = first_losses(config(), dataset_folder, tmp_path, 8)
-    rounded = first_losses(config(training={"precision": precision}), dataset_folder, tmp_path, 8, "other")
-    assert rounded == pytest.approx(exact, rel=0.03)
-    assert rounded != exact
+@pytest.mark.parametrize(
+    ("precision", "error"), [("bfloat16", 0.005), ("float16", 0.001), ("bfloat16_weights", 0.03)]
+)
+def test_every_precision_trains_close_to_float32(precision, error, dataset_folder, tmp_path):
+    # every row halts at once: another decision about one row would change the losses more than rounding does
+    model = {"halt_max_steps": 1}
+    rounded = config(model, {"precision": precision})
+    exact = first_losses(config(model), dataset_folder, tmp_path, 8)
+    losses = first_losses(rounded, dataset_folder, tmp_path, 8, "other")
+    assert losses == pytest.approx(exact, rel=error)
+    assert losses != exact
 
 
 @pytest.mark.parametrize("data", [{}, {"hints": [0, 4]}])
