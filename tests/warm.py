@@ -1,4 +1,5 @@
-"""`python -m MODULE` in forks of a process that has imported the libraries of Snakemake and of the command line.
+"""`python -m MODULE` in forks of a process that has imported the libraries of Snakemake and of the command line, or of
+the TPU backend.
 
 Most of a dry run is imports; a fork takes about a quarter of its time. Nothing of this project is imported in advance,
 so a fork reads the code under test as any process does.
@@ -26,13 +27,15 @@ from typing import Any
 
 from trm.launch.forkclient import READ_AT_IMPORT
 
+TPU = find_spec("torch_xla") is not None
 MODULES = ("snakemake", "snakemake_executor_plugin_tpu", "trm", "tests.training.worker", "tests.script")
-LIBRARIES = (
+MODULES += ("tests.xla.ranks", "tests.xla.steps") if TPU else ()
+LIBRARIES = ("torch", "torch_xla", "safetensors.numpy", "pydantic") if TPU else (
     "snakemake.cli", "snakemake.api", "snakemake.workflow", "snakemake.scheduling.milp", "pandas", "pydantic", "torch",
     "scipy.stats", "matplotlib.figure", "matplotlib.backends.backend_agg", "google.cloud.storage", "boto3", "grpc",
     "snakemake_executor_plugin_slurm", "snakemake_storage_plugin_gcs", "snakemake_storage_plugin_s3",
 )  # fmt: skip
-AT_START = (*READ_AT_IMPORT, "HOME", "MPL", "XDG_CONFIG", "XDG_DATA")
+AT_START = (*READ_AT_IMPORT, "HOME", "MPL", "XDG_CONFIG", "XDG_DATA", "PJRT_DEVICE", "XLA_FLAGS")
 """Variables that Python or a library reads when it starts."""
 OURS = dict(os.environ)
 """Of this process before any test changed them: those of the server."""
@@ -90,9 +93,9 @@ def _parts(args: Any) -> tuple[list[str], list[str]]:
 
 def _accepts(words: list[str], env: Mapping[str, str]) -> bool:
     """Whether a fork runs `python -m WORDS` with the variables `env` as a new process would."""
-    # the environment of the TPU backend lacks some of these libraries
-    able = sys.platform == "linux" and find_spec("torch_xla") is None
-    return able and words[0] in MODULES and _at_start(env) == _at_start(OURS)
+    # `tpu-check` itself does not import torch_xla, which sets variables that its workers would inherit
+    able = sys.platform == "linux" and words[0] in MODULES and "tpu-check" not in words
+    return able and _at_start(env) == _at_start(OURS)
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -118,8 +121,10 @@ def _server() -> socket.socket:
 
 def serve(channel: socket.socket) -> None:
     """Fork for each request a process that waits for the one that runs it."""
+    before = dict(os.environ)
     for name in LIBRARIES:
         importlib.import_module(name)
+    changed = {name: (before.get(name), now) for name, now in os.environ.items() if now != before.get(name)}
     gc.freeze()
     waiting: set[int] = set()
     while True:
@@ -130,7 +135,10 @@ def serve(channel: socket.socket) -> None:
         child = os.fork()
         if not child:
             channel.close()
-            return _wait_for(*files, **json.loads(request))
+            asked = json.loads(request)
+            env = asked["env"]
+            env |= {name: now for name, (old, now) in changed.items() if env.get(name) == old}
+            return _wait_for(*files, **asked)
         waiting.add(child)
         for file in files:
             os.close(file)

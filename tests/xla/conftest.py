@@ -6,15 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
+
 # The interpreted TPU's two cores start computations from within a callback: with a pool of as many threads as a small
 # machine has processors, all of them can wait for a free one for ever. Read when jax starts its CPU client.
 os.environ.setdefault("PJRT_NPROC", "16")
 if importlib.util.find_spec("torch_xla") is not None:
     # compiling the tests' programs takes far longer than running them
-    flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    os.environ.setdefault("XLA_FLAGS", flags)
+    flags = ("backend_optimization_level=0", "llvm_disable_expensive_passes=true")
+    flags += ("cpu_use_fusion_emitters=false", "cpu_parallel_codegen_split_count=1")
+    os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in flags))
     # XLA is compared with PyTorch, whose sums are closer to its own than the kernel's
     os.environ.setdefault("TRM_CPU_KERNELS", "0")
+    os.environ.setdefault("PJRT_DEVICE", "CPU")
+    warm.OURS.update(os.environ)
 
 REASON = "torch_xla is not installed here: the XLA tests run in the environment envs/tpu (Linux x86-64 only)"
 

@@ -126,7 +126,7 @@ assert backend.counters()["xla/late_compilations"] == 1
 
 
 def test_a_late_compilation_is_warned_of():
-    told = xla_python("-c", LATE).stdout
+    told = xla_python("-m", "tests.script", LATE).stdout
     assert told.startswith("XLA compiled the training step again at call 9")
 
 
@@ -153,4 +153,4 @@ print(held[0].item(), one[0].item(), two[0].item(), len(replay._changed))
 
 
 def test_clones_and_held_values_are_kept_apart_by_replays():
-    assert xla_python("-c", CLONES).stdout.split() == ["3.0", "10.0", "0.0", "2"]
+    assert xla_python("-m", "tests.script", CLONES).stdout.split() == ["3.0", "10.0", "0.0", "2"]

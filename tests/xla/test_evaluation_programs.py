@@ -25,7 +25,7 @@ for task in sys.argv[1:]:
 def programs() -> dict[str, list[tuple[str, int]]]:
     """By task, phase and number of products of each program."""
     tasks = ("maze", "arc")
-    done = python("-c", SCRIPT, *tasks, cwd=ROOT, check=True)
+    done = python("-m", "tests.script", SCRIPT, *tasks, cwd=ROOT, check=True)
     return dict(zip(tasks, map(json.loads, done.stdout.splitlines()[-len(tasks) :])))
 
 

@@ -93,7 +93,7 @@ print(json.dumps({
 
 def score(backend: str, folder: Path) -> dict:
     devices = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
-    done = python("-c", SCRIPT, backend, folder, env=devices, cwd=ROOT, check=True)
+    done = python("-m", "tests.script", SCRIPT, backend, folder, env=devices, cwd=ROOT, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

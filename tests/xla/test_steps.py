@@ -93,6 +93,6 @@ print(sorted(set(re.findall(r"dot_general.*precision = \\[(.*?)\\]", module))))
 @pytest.mark.parametrize(("precision", "passes"), [("float32", "HIGHEST"), ("bfloat16", "DEFAULT")])
 def test_float32_is_multiplied_as_float32(precision, passes):
     devices = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
-    done = python("-c", PRODUCTS, precision, env=devices, cwd=ROOT, check=True)
+    done = python("-m", "tests.script", PRODUCTS, precision, env=devices, cwd=ROOT, check=True)
     assert done.stdout.split("\n")[-2] == f"['{passes}, {passes}']"
     assert "mat mul precision" not in done.stderr

@@ -54,7 +54,7 @@ print(re.findall(r"tensor<(?:\\d+x)?24x[^>]*>(?: {[^}]*})?", given))
 
 def test_every_argument_of_a_recorded_step_with_rows_is_sharded():
     """As on a pod from the second step on; else each chip of the compiled program held the slots of all."""
-    done = python("-c", RECORDED, env=environment(parse_slice("v4-8")), cwd=ROOT, check=True)
+    done = python("-m", "tests.script", RECORDED, env=environment(parse_slice("v4-8")), cwd=ROOT, check=True)
     rows = literal_eval(done.stdout.splitlines()[-1])
     assert len(rows) > 5
     assert all(re.search(r"devices=\[(1,)?4", row) for row in rows), rows
