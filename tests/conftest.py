@@ -17,6 +17,8 @@ from trm.io import exclusive
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 HERE = Path(__file__).parent
+# tests copy the sources; numba compiles them once for all
+os.environ.setdefault("NUMBA_CACHE_DIR", str(HERE.parent / "trm/tasks/__pycache__"))
 FULL = (
     "slurm/test_controller.py",
     "slurm/test_interruptions.py",

@@ -122,12 +122,13 @@ def interrupt_whole_run(
 
 
 def compiled_kernel(folder: Path) -> dict[str, str]:
-    """Compile the CPU kernel, which each host would do by itself, and return the variable by which all find it."""
+    """Compile the CPU kernel, which each host would do by itself, and return the variables by which all find it, and
+    what numba has compiled here."""
     place = folder / "cache" / "trm"
     place.mkdir(parents=True)
     with contextlib.suppress(BuildError):
         shutil.copy2(library(), place)
-    return {"XDG_CACHE_HOME": str(place.parent)}
+    return {"XDG_CACHE_HOME": str(place.parent), "NUMBA_CACHE_DIR": str(ROOT / "trm/tasks/__pycache__")}
 
 
 def share_kernel(pod: EmulatedPod, kernel: dict[str, str]) -> None:

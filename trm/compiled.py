@@ -6,8 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.caching import UserProvidedCacheLocator
 
 from trm.io import build_folders, first_writable
+
+
+class Locator(UserProvidedCacheLocator):
+    """Every copy of the same sources finds the code: numba's own locator asks for the same path too, which each job of
+    a pod has for itself."""
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file: str) -> str:
+        return Path(py_file).parent.name
 
 
 def sources_digest(*folders: Path) -> str:
@@ -34,6 +44,7 @@ _FOLDER = cache_folder(Path(__file__).with_name("tasks"), Path(__file__).with_na
 if _FOLDER is not None:
     config: Any = numba.config
     config.CACHE_DIR = str(_FOLDER)
+    config.CACHE_LOCATOR_CLASSES = f"{__name__}.{Locator.__name__}"
 
 njit = numba.njit(cache=_FOLDER is not None, nogil=True)
 """Compiles at the first call for each set of types; releases the GIL, so that threads run in parallel."""

@@ -112,8 +112,11 @@ def user_cache() -> Path:
 
 
 def build_folders(source: Path) -> list[Path]:
-    """Where files built from `source` may be kept, in order of preference: beside it, or in a folder of the user."""
+    """Where files built from `source` may be kept, in order of preference: beside it, or in a folder of the user. A job
+    of a pod has sources of its own, which go when it ends: there it is the other way round."""
     folders = [source / "__pycache__", user_cache() / "trm"]
+    if "TPU_TASK_FOLDER" in os.environ:
+        folders.reverse()
     with contextlib.suppress(OSError):  # another user's: what is in it would run as this one
         folders.append(private_folder())
     return folders

@@ -1,10 +1,11 @@
 """Compiled code is imported only where it is needed, and cached where it can be."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.shell import python
+from tests.shell import ROOT, python
 from trm.compiled import sources_digest
 from trm.io import first_writable
 
@@ -28,6 +29,27 @@ def test_a_change_in_any_compiled_file_is_another_cache(tmp_path):
     assert second != first
     (tmp_path / "b.py").write_text("from numba.extending import intrinsic")
     assert sources_digest(tmp_path) not in (first, second)
+
+
+HITS = """
+import numpy as np
+from trm.compiled import numba
+from trm.data.rng_kernels import mix
+mix(np.uint64(1))
+print(sum(mix.stats.cache_hits.values()), numba.config.CACHE_DIR)
+"""
+
+
+def test_each_job_of_a_pod_finds_what_an_earlier_one_has_compiled(tmp_path, monkeypatch):
+    """Its sources lie in a folder that goes with the job."""
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    env = {"TPU_TASK_FOLDER": "here", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    for job, hits in (("first", 0), ("second", 1)):
+        shutil.copytree(ROOT / "trm", tmp_path / job / "trm", ignore=shutil.ignore_patterns("__pycache__"))
+        found, folder = python("-c", HITS, cwd=tmp_path / job, env=env, check=True).stdout.split()
+        assert int(found) == hits
+        assert Path(folder).parent == tmp_path / "cache/trm"
+        shutil.rmtree(tmp_path / job)
 
 
 @pytest.mark.parametrize(
