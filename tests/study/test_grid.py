@@ -192,6 +192,7 @@ WRONG = [
      r"experiment width.*unknown key 'model.d_modle'; did you mean 'model.d_model'\?"),
     ("width/grids", {}, r"unknown key 'experiments.width.grids'; did you mean 'grid'\?"),
     ("base", {"model": {"widht": 3}}, "base: unknown key 'model.widht'"),
+    ("base", {"seeds": [0, 1]}, "base: 'seeds' does not belong to a run: write it in an experiment or a scale"),
     ("width/runtime", {"evals": 0}, r":\d+: runtime: evals"),
     ("scales", {"smal": {}}, r"did you mean 'smal'\?"),
     ("Width", {"question": "?"}, "'width' and 'Width' differ in case only"),

@@ -35,6 +35,10 @@ Flat = dict[str, Any]
 """Dotted key -> value: the form of every configuration from the file that gives it to the typed one."""
 
 
+HOLDERS = {"seeds": "an experiment or a scale", "threads": "a scale", "hardware": "a scale"}
+"""Where keys belong that are looked for among those of a run."""
+
+
 @cache
 def valid_keys() -> frozenset[str]:
     """Every dotted key that a grid or overlay may contain."""
@@ -69,6 +73,8 @@ def check_key(key: str, where: str) -> None:
             f"{where}: {key} does not belong to a run: write it under `runtime` of an experiment or a scale, or use "
             f"--set {key}=VALUE"
         )
+    if key in HOLDERS:
+        raise UserError(f"{where}: {key!r} does not belong to a run: write it in {HOLDERS[key]}")
     if key not in valid_keys():
         runtime = {f"runtime.{name}" for name in RuntimeConfig.model_fields}
         raise UserError(f"{where}: unknown key {key!r}{nearest(key, valid_keys() | runtime)}")
