@@ -113,8 +113,7 @@ def test_a_group_trains_its_runs_one_after_another_on_the_gpus_of_one(new_study)
     jobs = [study.cluster.show(job) for job in study.jobs()]
     assert len({job["JobName"] for job in jobs}) == 1  # a Slurm that is busy may give it no step at first
     assert {job["TresPerJob"] for job in jobs} == {"gres:gpu:2"}
-    assert {job["TimeLimit"] for job in jobs} == {
-        "00:50:00"
-    }  # `max_runtime`: its four jobs ask for 15 minutes each
+    # `max_runtime`: its four jobs ask for 15 minutes each
+    assert {job["TimeLimit"] for job in jobs} == {"00:50:00"}
     assert [run["workers"] for run in study.trained()] == [2, 2]
     assert len(list(study.folder.glob("results/runs/*/evaluation-*.json"))) == 2
