@@ -124,11 +124,14 @@ def interrupt_whole_run(
 def compiled_kernel(folder: Path) -> dict[str, str]:
     """Compile the CPU kernel, which each host would do by itself, and return the variables by which all find it, and
     what numba has compiled here."""
+    from trm.compiled import FOLDER
+
     place = folder / "cache" / "trm"
     place.mkdir(parents=True)
     with contextlib.suppress(BuildError):
         shutil.copy2(library(), place)
-    return {"XDG_CACHE_HOME": str(place.parent), "NUMBA_CACHE_DIR": str(ROOT / "trm/tasks/__pycache__")}
+    numba = {"NUMBA_CACHE_DIR": str(FOLDER.parent)} if FOLDER else {}
+    return {"XDG_CACHE_HOME": str(place.parent), **numba}
 
 
 def share_kernel(pod: EmulatedPod, kernel: dict[str, str]) -> None:

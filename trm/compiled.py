@@ -40,11 +40,12 @@ def cache_folder(*sources: Path) -> Path | None:
     return first_writable([place / name for place in places])
 
 
-_FOLDER = cache_folder(Path(__file__).with_name("tasks"), Path(__file__).with_name("data"))
-if _FOLDER is not None:
+FOLDER = cache_folder(Path(__file__).with_name("tasks"), Path(__file__).with_name("data"))
+"""Where compiled code is kept; None: no place is writable."""
+if FOLDER is not None:
     config: Any = numba.config
-    config.CACHE_DIR = str(_FOLDER)
+    config.CACHE_DIR = str(FOLDER)
     config.CACHE_LOCATOR_CLASSES = f"{__name__}.{Locator.__name__}"
 
-njit = numba.njit(cache=_FOLDER is not None, nogil=True)
+njit = numba.njit(cache=FOLDER is not None, nogil=True)
 """Compiles at the first call for each set of types; releases the GIL, so that threads run in parallel."""

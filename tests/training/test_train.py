@@ -159,6 +159,10 @@ def test_every_precision_trains_close_to_float32(precision, error, dataset_folde
     losses = first_losses(rounded, dataset_folder, tmp_path, 8, "other")
     assert losses == pytest.approx(exact, rel=error)
     assert losses != exact
+    # states that are carried over are rounded too
+    exact = first_losses(config(), dataset_folder, tmp_path, 3, "carried")
+    losses = first_losses(config(training={"precision": precision}), dataset_folder, tmp_path, 3, "both")
+    assert losses == pytest.approx(exact, rel=0.02)
 
 
 @pytest.mark.parametrize("data", [{}, {"hints": [0, 4]}])
