@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trm.launch.forkclient import READ_AT_IMPORT
+from trm.launch.forkclient import read_at_import
 
 TPU = find_spec("torch_xla") is not None
 MODULES = ("snakemake", "snakemake_executor_plugin_tpu", "trm", "tests.training.worker", "tests.script")
@@ -35,8 +35,8 @@ LIBRARIES = ("torch", "torch_xla", "safetensors.numpy", "pydantic") if TPU else 
     "scipy.stats", "matplotlib.figure", "matplotlib.backends.backend_agg", "google.cloud.storage", "boto3", "grpc",
     "snakemake_executor_plugin_slurm", "snakemake_storage_plugin_gcs", "snakemake_storage_plugin_s3",
 )  # fmt: skip
-AT_START = (*READ_AT_IMPORT, "HOME", "MPL", "XDG_CONFIG", "XDG_DATA", "PJRT_DEVICE", "XLA_FLAGS")
-"""Variables that Python or a library reads when it starts."""
+AT_START = ("HOME", "MPL", "XDG_CONFIG", "XDG_DATA", "PJRT_DEVICE", "XLA_FLAGS")
+"""Variables that Python or a library reads when it starts, besides those that a command's own forks heed."""
 OURS = dict(os.environ)
 """Of this process before any test changed them: those of the server."""
 MAX_REQUEST = 1 << 17
@@ -99,7 +99,11 @@ def _accepts(words: list[str], env: Mapping[str, str]) -> bool:
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(AT_START)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if read_at_import(name) or name.startswith(AT_START)
+    }
 
 
 @cache
