@@ -1,5 +1,4 @@
 """Fixtures of other rooms that these tests use."""
 
 from tests.pipeline.conftest import built, project  # noqa: F401 (fixtures)
-from tests.storage.conftest import server  # noqa: F401 (a fixture)
 from tests.training.conftest import dataset_folder  # noqa: F401 (a fixture)

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from tests.shell import ROOT, python
-from tests.storage.conftest import server  # noqa: F401 (a fixture)
 from tests.training.conftest import DATA, dataset_folder  # noqa: F401 (a fixture)
 from trm.pipeline import plan
 

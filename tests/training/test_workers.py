@@ -11,8 +11,8 @@ import sys
 import pytest
 import torch
 
+from snakemake_executor_plugin_tpu.worker.tpurun import free_port
 from tests import shell
-from tests.storage.cloud import free_port
 from tests.training.conftest import config, first_losses, history, train_words
 from trm.backends.workers import choose_interface
 from trm.study.schema import PlacementConfig

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trm.io import files_below
-from trm.storage import Patience, Store, is_remote, local_path, open_store
+from trm.storage import Store, is_remote, local_path, open_store
 
 
 def upload_folder(folder: Path, store: Store, last: Sequence[str] = ()) -> None:
@@ -18,9 +18,7 @@ def upload_folder(folder: Path, store: Store, last: Sequence[str] = ()) -> None:
 
 
 @contextlib.contextmanager
-def output_folder(
-    uri: str, last: Sequence[str] = (), upload: bool = True, patience: Patience | None = None
-) -> Iterator[Path]:
+def output_folder(uri: str, last: Sequence[str] = (), upload: bool = True) -> Iterator[Path]:
     """A local folder to write results into, named like the last part of the URI.
 
     For a path it is that folder. In a bucket it is a temporary one, uploaded when the block ends without an error (if
@@ -29,7 +27,7 @@ def output_folder(
     if not is_remote(uri):
         yield local_path(uri)
         return
-    store = open_store(uri, patience)
+    store = open_store(uri)
     with tempfile.TemporaryDirectory(prefix="trm-out-", ignore_cleanup_errors=True) as parent:
         folder = Path(parent, uri.rstrip("/").rpartition("/")[2])
         folder.mkdir()

@@ -118,8 +118,8 @@ class Mirror:
                 log.warning("checkpoint %s in %s is ignored: %s", name, self.store.uri, error)
         return sorted(snapshots, key=lambda snapshot: (snapshot.step, snapshot.name), reverse=True)
 
-    def fetch(self, snapshot: Snapshot, folder: Path, parts: set[int] | None = None) -> Path:
-        """Download a checkpoint (some parts; None: all) to `folder/<name>`, which appears only when complete.
+    def fetch(self, snapshot: Snapshot, folder: Path) -> Path:
+        """Download a checkpoint to `folder/<name>`, which appears only when complete.
 
         Raises:
             ObjectMissing: a file is missing.
@@ -129,7 +129,7 @@ class Mirror:
         target = joined(folder, snapshot.name)
         temporary = folder / f".restore-{snapshot.name}-{uuid4().hex[:8]}"
         try:
-            for part in sorted(range(snapshot.parts) if parts is None else parts):
+            for part in range(snapshot.parts):
                 manifest = self._manifest(snapshot.name, part, snapshot.parts)
                 for entry in manifest["files"]:
                     self._fetch_file(f"{snapshot.name}/{manifest['token']}", entry, temporary)

@@ -1,1 +1,1 @@
-from tests.storage.conftest import broken  # noqa: F401 (a fixture)
+from tests.storage.conftest import gs, proxy, server  # noqa: F401 (fixtures)

@@ -144,10 +144,10 @@ def test_a_missing_device_is_no_crash(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def cloud(broken, site):
+def cloud(gs, proxy, site):
     """What stands before the bucket of the site and can deny."""
-    site.bucket = f"gs://{BUCKET}/trm"
-    return broken[1]
+    site.bucket = gs
+    return proxy
 
 
 def test_bucket(site, cloud):
