@@ -1,15 +1,13 @@
 """Small real pools and data sets, built once."""
 
 import hashlib
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import numpy as np
 import pytest
 from huggingface_hub import constants
 
+from snakemake_executor_plugin_tpu.emulator.web import Handler, HttpServer
 from trm.data.pool import load_pool
 from trm.study.schema import DataConfig
 from trm.tasks.build import build_dataset, build_source
@@ -73,66 +71,40 @@ def pool_csv(path: Path, pool_folder: Path, count: int, start: int = 0) -> list[
     return lines
 
 
-def apply_numpy(rows: np.ndarray, token_map: np.ndarray, cell_map: np.ndarray) -> np.ndarray:
-    """Augmented rows, uint8 [b, cells], of rows uint8 [b, cells]."""
-    moved = np.take_along_axis(rows, cell_map.astype(np.int64), axis=1)
-    return np.take_along_axis(token_map, moved.astype(np.int64), axis=1)
-
-
 REVISION = "a" * 40
 """Of the files that the hub serves."""
 
 
-class Hub(ThreadingHTTPServer):
-    """Serves files by Range requests; a connection breaks after `cut` bytes, `refuse` are statuses to answer first."""
-
-    daemon_threads = True
+class Hub(HttpServer):
+    """Serves files and counts them; `refuse` are statuses to answer first."""
 
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files, self.asked, self.cut, self.refuse = {}, [], None, []
+        super().__init__(("127.0.0.1", 0), File)
+        self.files, self.refuse, self.served = {}, [], 0
+        self.start()
 
 
-class Handler(BaseHTTPRequestHandler):
-    disable_nagle_algorithm = True
-
+class File(Handler):
     def do_GET(self):
         hub = self.server
         content = hub.files.get(self.path)
         if hub.refuse or content is None:
             self.send_error(hub.refuse.pop(0) if hub.refuse else 404)
             return
-        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-"))
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(content) - start))
-        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-        self.send_header("X-Repo-Commit", REVISION)
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        hub.asked.append((self.path, start))
-        body = content[start:]
-        if hub.cut is not None and len(body) > hub.cut:
-            body, self.close_connection = body[: hub.cut], True
-        self.wfile.write(body)
+        hub.served += self.command == "GET"
+        digest = hashlib.sha256(content).hexdigest()
+        self.answer(200, content, ("ETag", f'"{digest}"'), ("X-Repo-Commit", REVISION))
 
     do_HEAD = do_GET
-
-    def log_message(self, *_):
-        pass
 
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """A server of files that plays the Hugging Face hub."""
     server = Hub()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the client's attempts
     yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    server.stop()

@@ -39,15 +39,6 @@ def test_plain_gzipped_and_several_files(tmp_path, pool_4x4, monkeypatch):
     assert "made" not in (tmp_path / "parted" / "manifest.json").read_text()
 
 
-def test_other_orders_of_columns_and_missing_ratings(tmp_path, pool_4x4):
-    (line,) = pool_csv(tmp_path / "a.csv", pool_4x4, 1)
-    _, question, answer, _ = line.split(",")
-    (tmp_path / "a.csv").write_text(f'﻿answer,question,rating\n"{answer}",{question},\n')
-    pool = build_source(csv_config(tmp_path / "a.csv"), tmp_path / "out")
-    assert sorted(to_text(pool.answers[0] - 1)) == sorted(answer)
-    assert pool.ratings.tolist() == [0]  # solved by ourselves
-
-
 @pytest.mark.parametrize(
     ("header", "separator", "blank"),
     [
@@ -56,16 +47,19 @@ def test_other_orders_of_columns_and_missing_ratings(tmp_path, pool_4x4):
         ("board;solved", ";", "-"),
         ("sudoku,answer", ",", "*"),
         ("puzzles,solution", ",", " "),
+        ("\ufeffanswer,question", ",", "."),  # in another order, as Windows saves it
     ],
 )
 def test_layouts_of_published_collections(header, separator, blank, tmp_path, pool_4x4, monkeypatch):
-    """Their names of columns, separators and blank cells, and blank lines at the end."""
+    """Their names of columns, separators and blank cells, without ratings, with blank lines at the end."""
     rows = [line.split(",")[1:3] for line in pool_csv(tmp_path / "a.csv", pool_4x4, 20)]
-    texts = [question.replace(".", blank) + separator + answer for question, answer in rows]
+    order = -1 if "answer," in header else 1
+    texts = [separator.join([question.replace(".", blank), answer][::order]) for question, answer in rows]
     (tmp_path / "a.csv").write_text("\n".join([header, *texts, "", ""]))
     monkeypatch.setattr(csv_source, "BLOCK", 8)
     pool = build_source(csv_config(tmp_path / "a.csv", symmetry="none"), tmp_path / "out")
     assert sorted(to_text(question - 1) for question in pool.questions) == sorted(row[0] for row in rows)
+    assert set(pool.ratings.tolist()) == {0}  # solved by ourselves
     _, read, wanted = _read(str(tmp_path / "a.csv"))
     values = parse_puzzles(FOUR, [text for _, text in read], [""] * len(read))
     assert [to_text(question) for question in values] == [row[0] for row in rows]
@@ -91,11 +85,9 @@ def test_equivalent_puzzles_are_kept_once(tmp_path, pool_4x4):
         ("", "holds no puzzles"),
         (HEADER, "holds no puzzles"),
         ("id,puzzle\n1,12\n", "line 1: has id, puzzle; question, answer expected"),
-        ("quizzes,solutions\n12,12\n", "line 2: the question has 2 characters instead of 16"),
         (HEADER + "made,12,1234341221434321,0\n", "line 2: the question has 2 characters instead of 16"),
         (HEADER + "made,................,1234,0\n", "line 2: the answer has 4 characters instead of 16"),
         (HEADER + "\nmade,................,1234341221434321,0\n", "line 2: 0 fields instead of 4"),
-        (HEADER + "a,b,c,d,e\n", "line 2: 5 fields instead of 4"),
         (HEADER + "made,1..5............,1234341221434321,0\n", "line 2: the question has '5' at character 4"),
         (HEADER + "made,1...............,123434122143432.,0\n", "line 2: the answer has '.' at character 16"),
         (HEADER + "made,2...34122143432.,1234341221434321,0\n", "line 2: the answer contradicts a clue"),
@@ -106,7 +98,6 @@ def test_equivalent_puzzles_are_kept_once(tmp_path, pool_4x4):
          "line 3: the puzzle has more than one solution"),
         (HEADER + "made,.234341221434321,1234341221434321,hard\n",
          "line 2: the rating 'hard' is not a whole number"),
-        (HEADER + "made,.234341221434321,1234341221434321,-3\n", "line 2: the rating '-3'"),
         (HEADER + '"made,.234341221434321,1234341221434321,0\n', "line 2: unexpected end of data"),
         (HEADER + '"a\nb",.234341221434321,1234341221434321,0\n', "a quoted field spans several lines"),
     ],
@@ -147,18 +138,6 @@ def test_broken_gzip_missing_file_and_wrong_checksum(tmp_path, pool_4x4):
             build_source(config, tmp_path / "out")
 
 
-@pytest.mark.parametrize("start", ["", HEADER])
-def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path, start):
-    """A giant header, or 200 MB of zeros that gzip packs into 200 kB."""
-    bomb = tmp_path / "a.csv.gz"
-    with gzip.open(bomb, "wb") as out:
-        out.write(start.encode())
-        for _ in range(200):
-            out.write(bytes(1 << 20))
-    with pytest.raises(UserError, match="field larger than field limit"):
-        build_source(csv_config(bomb), tmp_path / "out")
-
-
 def test_a_login_node_fetches_what_comes_from_the_network(tmp_path, pool_4x4, monkeypatch, capsys):
     """`trm data fetch` makes the pools that need it, and only those; each file is downloaded once."""
     folder, opened = tmp_path / "bucket", []  # a folder plays the bucket
@@ -167,17 +146,18 @@ def test_a_login_node_fetches_what_comes_from_the_network(tmp_path, pool_4x4, mo
     monkeypatch.setattr(build, "open_store", lambda uri: opened.append(uri) or open_store(folder))
     monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    document = deepcopy(STUDY)
-    remote = {"data.source": "csv", "data.files": ["gs://team/a.csv"], "data.sha256": [sha256_file(path)]}
-    document["experiments"]["batch"]["grid"] = {"product": {"training.batch_size": [4]}}
-    document["experiments"]["batch"]["set"] = remote | {"data.clues_min": 0, "data.clues_max": 0}
+    document, remote = (
+        deepcopy(STUDY),
+        {"data.files": ["gs://team/a.csv"], "data.sha256": [sha256_file(path)]},
+    )
+    remote |= {"data.source": "csv", "data.clues_min": 0, "data.clues_max": 0}
+    document["experiments"]["batch"] |= {"grid": {}, "set": remote}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(document))
-    command = ["data", "fetch", "--study", "study.yaml"]
-    assert main(command) == 0
-    shutil.rmtree(tmp_path / "results")
-    assert main([*command, "batch"]) == 0
-    (manifest,) = tmp_path.glob("results/sources/*/manifest.json")
+    for experiments in ([], ["batch"]):
+        assert main(["data", "fetch", "--study", "study.yaml", *experiments]) == 0
+        (manifest,) = tmp_path.glob("results/sources/*/manifest.json")
+        said = capsys.readouterr().out
+        assert f"{manifest.parent.relative_to(tmp_path)}: 40 puzzles" in said
+        assert "Everything that comes from the network is here." in said
+        shutil.rmtree(tmp_path / "results")
     assert opened == ["gs://team"]
-    out = capsys.readouterr().out
-    assert f"{manifest.parent.relative_to(tmp_path)}: 40 puzzles" in out
-    assert out.count("Everything that comes from the network is here.") == 2

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from tests.damage import DAMAGES, damage
 from tests.data.conftest import small
 from trm.data import files
-from trm.data.dataset import ARRAYS, OWN_ARRAYS, SPLITS, load
+from trm.data.dataset import ARRAYS, SPLITS, load
 from trm.data.pool import load_pool
 from trm.errors import UserError
 from trm.tasks.build import build_dataset, build_source
@@ -56,55 +55,51 @@ def test_equal_builds_give_equal_bytes(tmp_path, pool_4x4, set_4x4):
         assert (tmp_path / name).read_bytes() == (other / Path(name).name).read_bytes()
 
 
-def test_a_reference_data_set_loads_as_it_is(tmp_path):
-    """Two groups of one puzzle and two augmentations, inputs of another integer type, no manifest."""
-    folder = tmp_path / "reference"
-    for split, count in (("train", 6), ("test", 2)):
-        (folder / split).mkdir(parents=True)
-        grids, whole = np.full((count, 81), 2, dtype=np.int64), partial(np.arange, dtype=np.int32)
-        arrays = {"inputs": grids, "labels": grids, "puzzle_identifiers": np.zeros(count, dtype=np.int32)}
-        arrays |= {"puzzle_indices": whole(count + 1), "group_indices": whole(0, count + 1, count // 2)}
-        for name, array in arrays.items():
-            np.save(folder / split / f"all__{name}.npy", array)
-        sizes = {"vocab_size": 11, "seq_len": 81, "total_groups": 2, "mean_puzzle_examples": 1}
-        (folder / split / "dataset.json").write_text(json.dumps(REFERENCE | sizes))
-    (folder / "identifiers.json").write_text('["<blank>"]')
-    train = load(folder, "train")
-    assert (train.groups, train.puzzles, train.inputs.dtype) == (2, 6, np.uint8)
+@pytest.fixture
+def copy(tmp_path, set_4x4) -> Path:
+    """A copy of the data set that a test may change."""
+    return shutil.copytree(set_4x4, tmp_path / "copy")
+
+
+def test_a_data_set_of_other_tools_loads_as_it_is(tmp_path, copy, mazes):
+    """Groups of a puzzle and an augmentation, inputs of another integer type, neither manifest nor ratings."""
+    shutil.rmtree(copy / "validation")
+    for name in ("manifest.json", "train/all__ratings.npy"):
+        (copy / name).unlink()
+    inputs = copy / "train/all__inputs.npy"
+    np.save(inputs, np.load(inputs).astype(np.int64))
+    np.save(copy / "train/all__group_indices.npy", np.arange(0, 41, 2, dtype=np.int32))
+    train = load(copy, "train")
+    assert (train.groups, train.puzzles, train.inputs.dtype) == (20, 40, np.uint8)
     assert (train.meta.task, train.meta.augmentations) == ("sudoku", 0)
     with pytest.raises(UserError, match="no validation split, only train, test"):
-        load(folder, "validation")
-
-
-def test_the_task_of_a_reference_data_set(tmp_path, mazes):
-    copy = shutil.copytree(mazes, tmp_path / "copy")  # of Sudoku: above
-    (copy / "manifest.json").unlink()
-    assert load(copy, "train").meta.task == "maze"
+        load(copy, "validation")
+    other = shutil.copytree(mazes, tmp_path / "mazes", ignore=shutil.ignore_patterns("manifest.json"))
+    assert load(other, "train").meta.task == "maze"
 
 
 @pytest.mark.parametrize(
     "name", ["train/all__inputs.npy", "train/dataset.json", "train/all__group_indices.npy"]
 )
 @pytest.mark.parametrize("how", DAMAGES)
-def test_damage_is_refused_by_name(tmp_path, set_4x4, name, how):
-    folder = shutil.copytree(set_4x4, tmp_path / "copy")
-    damage(folder / name, how)
+def test_damage_is_refused_by_name(copy, name, how):
+    damage(copy / name, how)
     with pytest.raises(UserError, match=name):
-        load(folder, "train")
-    load(folder, "test")  # the others still can be read
+        load(copy, "train")
+    load(copy, "test")  # the others still can be read
 
 
-def test_a_damaged_pool_is_refused(tmp_path, pool_4x4):
-    folder, out = shutil.copytree(pool_4x4, tmp_path / "pool"), tmp_path / "out"
+def test_a_damaged_pool_and_one_of_another_seed_are_refused(tmp_path, pool_4x4):
+    folder = shutil.copytree(pool_4x4, tmp_path / "pool")
     damage(folder / "puzzles.npz", "flipped")
-    for read in (lambda: load_pool(folder), lambda: build_dataset(small(), folder, out)):
-        with pytest.raises(UserError, match=r"puzzles\.npz was changed or damaged"):
-            read()
-    with pytest.raises(
-        UserError, match="was built with seed 0, but the configuration has 1: build the source again"
+    another = "was built with seed 0, but the configuration has 1: build the source again"
+    for config, source, words in (
+        (small(), folder, r"puzzles\.npz was changed or damaged"),
+        (small(seed=1), pool_4x4, another),
     ):
-        build_dataset(small(seed=1), pool_4x4, out)
-    assert not out.exists()
+        with pytest.raises(UserError, match=words):
+            build_dataset(config, source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -123,45 +118,46 @@ def test_a_damaged_pool_is_refused(tmp_path, pool_4x4):
         ("dataset.json", "{", "is not JSON"),
     ],
 )
-def test_inconsistent_data_sets_of_other_tools(tmp_path, set_4x4, name, content, words):
-    folder = shutil.copytree(set_4x4, tmp_path / "copy")
-    (folder / "manifest.json").unlink()
-    path = folder / "train" / (name if name.endswith("json") else f"all__{name}.npy")
+def test_inconsistent_data_sets_of_other_tools(copy, name, content, words):
+    (copy / "manifest.json").unlink()
+    path = copy / "train" / (name if name.endswith("json") else f"all__{name}.npy")
     path.write_text(content) if isinstance(content, str) else np.save(path, content)
     with pytest.raises(UserError, match=words):
-        load(folder, "train")
+        load(copy, "train")
 
 
-def test_manifests_of_other_kinds(tmp_path, pool_4x4, set_4x4):
-    (tmp_path / "x" / "train").mkdir(parents=True)
-    shutil.copy(pool_4x4 / "manifest.json", tmp_path / "x")
-    with pytest.raises(UserError, match="not a dataset manifest"):
-        load(tmp_path / "x", "train")
-    with pytest.raises(UserError, match="not a source manifest"):
-        load_pool(set_4x4)
-    with pytest.raises(UserError, match="is not a data set|is neither a data set"):
-        load(tmp_path / "none", "train")
-    document = json.loads((pool_4x4 / "manifest.json").read_text()) | {"format": 2}
-    (tmp_path / "x" / "manifest.json").write_text(json.dumps(document))
-    with pytest.raises(UserError, match="format 2"):
-        load_pool(tmp_path / "x")
+def test_manifests_of_other_kinds(tmp_path, copy, pool_4x4, set_4x4):
+    pool = json.loads((pool_4x4 / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps(pool | {"format": 2}))
+    for read, folder, words in (
+        (lambda folder: load(folder, "train"), copy, "not a dataset manifest"),
+        (lambda folder: load(folder, "train"), tmp_path / "none", "is not a data set"),
+        (load_pool, set_4x4, "not a source manifest"),
+        (load_pool, copy, "format 2"),
+    ):
+        with pytest.raises(UserError, match=words):
+            read(folder)
 
 
-def test_an_interrupted_write_leaves_nothing_that_passes_for_done(tmp_path, pool_4x4, monkeypatch):
+def test_a_write_that_fails_leaves_nothing_that_passes_for_done(tmp_path, pool_4x4, monkeypatch):
     target = tmp_path / "set"
+    target.write_text("in the way")
+    with pytest.raises(UserError, match="set: "):
+        build_dataset(small(), pool_4x4, target)
+    assert target.read_text() == "in the way"
+    target.unlink()
     build_dataset(small(), pool_4x4, target)
 
-    def full(path, *_):
-        raise OSError(28, "No space left on device", str(path))
+    def full(*_, **__):
+        raise OSError(28, "No space left on device", str(target))
 
-    monkeypatch.setattr(files, "_replace", full)
-    with pytest.raises(UserError, match="No space left on device; free space"):
-        build_dataset(small(train_puzzles=10), pool_4x4, target)
-    assert not (target / "manifest.json").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["set"]  # no temporary folder stays
-    monkeypatch.setattr(files.tempfile, "mkdtemp", lambda **options: full(target))
-    with pytest.raises(UserError, match="set: No space left on device; free space"):
-        build_dataset(small(), pool_4x4, target)
+    for place, name, manifest in ((files.tempfile, "mkdtemp", True), (files, "_replace", False)):
+        monkeypatch.setattr(place, name, full)
+        with pytest.raises(UserError, match="set: No space left on device; free space"):
+            build_dataset(small(train_puzzles=10), pool_4x4, target)
+        monkeypatch.undo()
+        assert (target / "manifest.json").exists() == manifest
+        assert [path.name for path in tmp_path.iterdir()] == ["set"]  # no temporary folder stays
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path, pool_4x4, monkeypatch):
@@ -171,21 +167,3 @@ def test_what_a_killed_process_left_is_removed(tmp_path, pool_4x4, monkeypatch):
     monkeypatch.setattr(files, "STALE", -1.0)
     build_dataset(small(), pool_4x4, tmp_path / "set")
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
-
-
-def test_a_file_where_the_folder_should_be(tmp_path, pool_4x4):
-    (tmp_path / "set").write_text("in the way")
-    with pytest.raises(UserError, match="set: "):
-        build_dataset(small(), pool_4x4, tmp_path / "set")
-    assert (tmp_path / "set").read_text() == "in the way"
-
-
-def test_manifest_reports_counts_of_puzzles_and_classes(set_4x4):
-    manifest = json.loads((set_4x4 / "manifest.json").read_text())
-    assert manifest["counts"]["train"]["puzzles"] == manifest["counts"]["train"]["classes"] == 40
-    assert manifest["source"]["puzzles"] == 2236
-    assert set(manifest["sha256"]) == {
-        "identifiers.json",
-        *(f"{split}/all__{name}.npy" for split in SPLITS for name in (*ARRAYS, *OWN_ARRAYS)),
-        *(f"{split}/dataset.json" for split in SPLITS),
-    }

@@ -1,15 +1,10 @@
 """Extra clues: cells of the question filled in from the answer, as a pure function of (seed, step, row)."""
 
 import numpy as np
-import pytest
-from pydantic import ValidationError
 
 from tests.data.conftest import small
 from trm.data import hints
 from trm.data.dataset import load
-from trm.errors import UserError
-from trm.study.reading import error_sentence
-from trm.study.schema import RunConfig
 from trm.tasks.build import build_dataset
 
 
@@ -63,26 +58,3 @@ def test_held_out_puzzles_get_their_hints_once(tmp_path, pool_4x4, set_4x4):
     fewer = small(held_out_hints=(2, 3), test_puzzles=30)
     build_dataset(fewer, pool_4x4, tmp_path / "fewer")
     assert (load(tmp_path / "fewer", "test").inputs == again[0].inputs[:30]).all()
-
-
-def config(**data):
-    base = {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_max": 8}
-    return RunConfig.model_validate({"data": base | data})
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ({"hints": "auto"}, "data.hints.*two whole numbers"),
-        ({"hints": [0, 1.5]}, "data.hints.*two whole numbers"),
-        ({"held_out_hints": [-1, 2]}, "data.held_out_hints.*two whole numbers"),
-        ({"curriculum": [{"until": 0.5, "hints": [2]}]}, "data.curriculum.0.hints.*two whole numbers"),
-        ({"curriculum": [{"until": 0.5}, {"until": 0.5}]}, "must increase"),
-    ],
-)
-def test_bad_values_are_refused_in_a_sentence(data, words):
-    with pytest.raises(ValidationError) as caught:
-        config(**data)
-    with pytest.raises(UserError, match=words):
-        raise UserError(error_sentence(caught.value, RunConfig))
-    assert caught.value.error_count() == 1

@@ -32,15 +32,6 @@ def test_compiled_draws_equal_numpys(seed, part, position, bound):
     assert rng.bounded(rng.draw(key, position), bound)[0] == kernels.bounded(compiled, position, bound)
 
 
-def test_permutations_are_uniform_enough():
-    keys = rng.key(rng.root_key(0, "noise"), np.arange(24_000))
-    orders = rng.permutations(keys, 0, 4)
-    assert (np.sort(orders, axis=1) == np.arange(4)).all()
-    counts = np.unique(orders, axis=0, return_counts=True)[1]
-    assert len(counts) == 24
-    assert abs(counts - 1000).max() < 160  # five standard deviations
-
-
 def test_purposes_and_seeds_do_not_meet():
     roots = {rng.root_key(seed, purpose) for seed in range(-50, 50) for purpose in rng.PURPOSES}
     assert len(roots) == 100 * len(rng.PURPOSES)

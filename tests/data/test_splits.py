@@ -11,7 +11,7 @@ from trm.data.splits import split
 from trm.errors import UserError
 from trm.study.dataset_identity import source_identity
 from trm.tasks.base import Task
-from trm.tasks.build import build_dataset, build_source
+from trm.tasks.build import build_source
 
 
 def pool_of(classes, part=None, seed=0) -> Pool:
@@ -41,13 +41,13 @@ def test_no_class_in_two_splits(classes, train, validation, test, seed):
     except UserError:
         return
     parts = [found.train, found.validation, found.test]
-    assert sum(map(len, parts)) + found.left_out <= pool.puzzles
+    used = sum(map(len, parts)) + found.left_out
+    assert used == pool.puzzles if None in (train, test) else used <= pool.puzzles
     assert len(np.unique(np.concatenate(parts))) == sum(map(len, parts))
     kinds = [set(pool.classes[part].tolist()) for part in parts]
     assert sum(map(len, kinds)) == len(set.union(*kinds))  # none in two
-    assert len(found.train) == train if train else len(found.train)
-    assert len(found.validation) == validation
-    assert len(found.test) == test if test else len(found.test)
+    for part, count in zip(parts, (train, validation, test)):
+        assert len(part) == count if count is not None else len(part)
 
 
 @settings(max_examples=50, deadline=None)
@@ -58,23 +58,6 @@ def test_training_sets_are_nested_and_the_rest_stays(one, other):
     assert (second.train[: len(first.train)] == first.train).all()
     assert (first.validation == second.validation).all()
     assert (first.test == second.test).all()
-
-
-def test_a_larger_generated_pool_adds_training_puzzles_only():
-    """`pool: 0` makes as many puzzles as the splits ask for: the others must not move with the training set's size."""
-    small_pool, large_pool = pool_of(np.arange(30)), pool_of(np.arange(60))
-    for pool in (small_pool, large_pool):
-        pool.order = np.arange(pool.puzzles, dtype=np.int32)
-    first, second = split(small_pool, wanted(10, 8, 12), "a"), split(large_pool, wanted(40, 8, 12), "b")
-    assert (first.validation == second.validation).all()
-    assert (first.test == second.test).all()
-    assert (first.train == second.train[:10]).all()
-
-
-def test_all_that_is_left():
-    pool = pool_of(np.arange(30))
-    assert len(split(pool, wanted(10, 5, None), "pool").test) == 15
-    assert len(split(pool, wanted(None, 5, 7), "pool").train) == 18
 
 
 def test_large_classes_are_no_likelier_to_be_trained_on():
@@ -137,25 +120,24 @@ class Families(Task):
         return []
 
 
-def test_a_pool_of_as_many_as_the_splits_need_grows_until_they_are_full(monkeypatch, tmp_path):
-    """Every cut through a class leaves puzzles out, so that the sum of the splits is too few."""
-    asked = small(box_cols=3, train_puzzles=10, validation_puzzles=4, test_puzzles=10)
-    families = Families(1000)
+@pytest.mark.parametrize(
+    ("most", "given", "asked", "filled"),
+    [(1000, 0, [24, 30], True), (25, 0, [24, 30, 38], False), (1000, 24, [24], False)],
+)
+def test_a_pool_of_as_many_as_the_splits_need_grows_until_they_are_full(
+    monkeypatch, tmp_path, most, given, asked, filled
+):
+    """Every cut through a class leaves puzzles out, so that the sum of the splits is too few. A pool that cannot grow,
+    or whose size is given, stays as it is."""
+    config = small(box_cols=3, train_puzzles=10, validation_puzzles=4, test_puzzles=10, pool=given)
+    families = Families(most)
     monkeypatch.setattr("trm.tasks.build.task_of", lambda name: families)
-    pool = build_source(asked, tmp_path / "pool")
-    found = split(pool, asked, "pool")
-    assert [len(part) for part in (found.validation, found.test, found.train)] == [4, 10, 10]
-    assert families.asked == [24, 30]
-    assert load_pool(tmp_path / "pool")[1]["identity"] == source_identity(asked)  # the name stays
-
-
-def test_a_pool_that_cannot_grow_or_is_given_stays(monkeypatch, tmp_path):
-    for most, given_pool, asked in ((25, 0, [24, 30, 38]), (1000, 24, [24])):
-        families = Families(most)
-        monkeypatch.setattr("trm.tasks.build.task_of", lambda name, found=families: found)
-        sizes = {"train_puzzles": 10, "validation_puzzles": 4, "test_puzzles": 10, "pool": given_pool}
-        config = small(box_cols=3, **sizes)
-        build_source(config, tmp_path / f"{most}")
-        assert families.asked == asked
+    build_source(config, tmp_path / "pool")
+    assert families.asked == asked
+    pool, manifest = load_pool(tmp_path / "pool")
+    assert manifest["identity"] == source_identity(config)  # the name stays
+    if filled:
+        assert len(split(pool, config, "pool").train) == 10
+    else:
         with pytest.raises(UserError, match="puzzles left for data.train_puzzles"):
-            build_dataset(config, tmp_path / f"{most}", tmp_path / "set")
+            split(pool, config, "pool")

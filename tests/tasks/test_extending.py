@@ -1,14 +1,15 @@
 """The task in docs/extending.md works as it is printed there."""
 
 import json
-import os
 
 from tests.conftest import block
-from tests.shell import ROOT, python
+from tests.shell import python
 from tests.training.conftest import MODEL, TRAINING
 
 REGISTER = """if True:
-    import sys
+    import os, sys
+    os.chdir(sys.argv.pop(1))
+    sys.path.insert(0, "code")
     import trm.study
     from pathlib import Path
     path = Path(trm.study.__path__[0], "schema.py")
@@ -45,8 +46,7 @@ def test_the_printed_task_is_built_drawn_trained_and_evaluated(tmp_path):
         "train --config run.json --dataset set --out run --checkpoints saved --threads 1",
         "evaluate --run run --dataset set --out e.json",
     )
-    path = {"PYTHONPATH": f"{folder.parent}{os.pathsep}{ROOT}"}
-    done = python("-c", REGISTER, *commands, env=path, cwd=tmp_path, check=True)
+    done = python("-m", "tests.script", REGISTER, tmp_path, *commands, check=True)
     drawn = done.stdout.split("row ")[1].split()
     assert drawn[2] == drawn[1][::-1]
     found = json.loads((tmp_path / "e.json").read_text())

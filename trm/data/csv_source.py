@@ -54,7 +54,7 @@ class BadRows(UserError):
 
 
 def read_csv(
-    path: Path, cells: int, convert: Convert, name: str | None = None
+    path: Path, cells: int, convert: Convert, name: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Questions and answers, uint8 [puzzles, cells], and ratings (int32; -1 where there is none).
 
@@ -64,12 +64,11 @@ def read_csv(
     Args:
         convert: maps characters (questions, answers, numbers of their lines) to values; raises `BadRows` for invalid
             ones.
-        name: the file's name in messages (its path).
+        name: the file's name in messages.
 
     Raises:
         UserError: naming file and line of the first short, long or malformed line, the next two, and their number.
     """
-    name = name or str(path)
     parts, line = [], 2
     columns: dict[str, int] = {}
     width = 0
@@ -126,8 +125,6 @@ def _blocks(path: Path, name: str) -> Iterator[list[list[str]]]:
             progress.close(file.tell() >> 20)
     except csv.Error as error:
         raise UserError(f"{name} line {reader.line_num}: {error}; correct or remove it") from None
-    except FileNotFoundError:
-        raise UserError(f"{name} does not exist: check the path in data.files") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{name} is not a complete gzip file ({error}): fetch it again") from None
     except OSError as error:

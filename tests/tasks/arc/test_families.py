@@ -1,4 +1,4 @@
-"""Generated tasks of the families that the small fixtures belong to."""
+"""Generated tasks of the families that the small fixtures belong to, and canvases smaller than 30x30."""
 
 import json
 from pathlib import Path
@@ -6,13 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.tasks.arc.test_arc import FILES
+from tests.data.conftest import build
+from tests.tasks.arc.test_arc import FILES, arc_config
 from trm.cli import main
+from trm.data.dataset import load
+from trm.data.pool import load_pool
 from trm.errors import UserError
-from trm.study.dataset_identity import source_identity
+from trm.study.dataset_identity import shape, source_identity
 from trm.study.schema import DataConfig
 from trm.tasks.arc.arc import class_key, generated_pool, read_tasks
 from trm.tasks.arc.generate import tasks
+from trm.tasks.arc.spec import FAMILIES
+from trm.tasks.build import build_source
 
 RULES = {
     "mirror": lambda grid: grid[:, ::-1],
@@ -53,9 +58,24 @@ def test_two_rules_are_applied_one_after_the_other():
                 assert len(answer) <= 6
 
 
+SMALL = {"arc_side": 6, "train_puzzles": 10, "validation_puzzles": 5, "test_puzzles": 5, "augmentations": 3}
+
+
+def generated(**changes) -> DataConfig:
+    return DataConfig(task="arc", source="generate", **(SMALL | changes))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return build(generated(), tmp_path_factory.mktemp("tasks"))
+
+
+def tasks_of(folder):
+    return json.loads((folder / "manifest.json").read_text())["tasks"]
+
+
 def test_a_generated_source_has_families():
-    settings = {"task": "arc", "source": "generate", "arc_side": 6, "pool": 10}
-    config = DataConfig(**settings, arc_families=("mirror", "fill+stack"), arc_pairs=4)
+    config = generated(pool=10, arc_families=("mirror", "fill+stack"), arc_pairs=4)
     pool = generated_pool(config)
     assert pool.names[:3] == ["mirror-0", "fill+stack-1", "mirror-2"]
     assert np.diff(pool.puzzle_indices).tolist() == [4] * 10
@@ -95,7 +115,6 @@ def test_files_of_two_seeds_can_be_used_together(tmp_path):
     ("options", "words"),
     [
         ({"side": 3}, "side is 3; give 4 to 30"),
-        ({"side": 31}, "side is 31"),
         ({"pairs": 1}, "pairs is 1; give 2 to 50"),
         ({"count": 0}, "tasks is 0"),
         ({"families": ("miror",)}, "unknown family of ARC tasks 'miror': choose from recolour, mirror"),
@@ -105,3 +124,33 @@ def test_files_of_two_seeds_can_be_used_together(tmp_path):
 def test_what_cannot_be_made_is_refused(options, words):
     with pytest.raises(UserError, match=words):
         tasks(**({"count": 5, "side": 6, "seed": 0} | options))
+
+
+def test_each_split_has_every_family(folder):
+    families = [name.split("-")[0] for name in tasks_of(folder)]
+    assert sorted(families[-5:]) == sorted(families[-10:-5]) == sorted(FAMILIES)
+    train, test = load(folder, "train"), load(folder, "test")
+    assert (train.meta.seq_len, test.puzzles, train.puzzles) == (36, 5, 20)
+    assert np.diff(train.puzzle_indices).tolist() == [10] * 10 + [9] * 10
+    assert shape(generated()).seq_len == 36
+    hidden = {row.tobytes() for row in test.inputs}
+    assert not hidden & {row.tobytes() for row in train.inputs}
+
+
+def test_a_larger_pool_moves_no_task(tmp_path, folder):
+    before, after = tasks_of(folder), tasks_of(build(generated(train_puzzles=20), tmp_path))
+    assert after[:10] == before[:10]
+    assert after[-10:] == before[-10:]
+
+
+def test_tasks_that_do_not_fit_the_canvas_are_left_out(tmp_path):
+    config = arc_config(arc_side=5, train_puzzles=2, augmentations=1)
+    made, (_, manifest) = build(config, tmp_path), load_pool(tmp_path / "source")
+    assert manifest["too_large"] == 1  # `stack` ends in six rows
+    assert "stack" not in tasks_of(made)
+    assert load(made, "train").inputs.shape[1] == 25
+    alone = tmp_path / "large.json"
+    pair = {"input": [[1] * 9], "output": [[2]]}
+    alone.write_text(json.dumps({"train": [pair], "test": [pair]}))
+    with pytest.raises(UserError, match="grids larger than data.arc_side=5: raise it"):
+        build_source(arc_config([alone], arc_side=5), tmp_path / "other")

@@ -5,8 +5,9 @@ import pytest
 
 from tests.data.conftest import build, maze_config
 from trm.data.dataset import load
-from trm.data.pool import load_pool
+from trm.data.pool import FREE, TEST, TRAIN, load_pool
 from trm.errors import UserError
+from trm.tasks import task_of
 from trm.tasks.build import build_source
 from trm.tasks.maze.kernels import distances
 from trm.tasks.maze.maze import canonical_mazes, examine, fill_dead_ends, generated_pool
@@ -94,7 +95,7 @@ def write(path, rows):
     path.write_text("source,question,answer,rating\n" + "".join(f"made,{q},{a},1\n" for q, a in rows))
 
 
-def test_official_form_is_read(tmp_path):
+def test_official_form_is_read(tmp_path, monkeypatch):
     made = generated_pool(SMALL)
     rows = [(text(q), text(a)) for q, a in zip(made.questions, made.answers)]
     write(tmp_path / "a.csv", rows)
@@ -105,11 +106,14 @@ def test_official_form_is_read(tmp_path):
     assert 0 < same.sum() < len(same)  # one of the 8 symmetries is drawn
     assert not examine(8, pool.questions, pool.answers)[0].any()
     assert (pool.ratings == made.ratings).all()
-    mirrored = (rows[0][0][::-1], rows[0][1][::-1])  # turned by half
-    write(tmp_path / "a.csv", [*rows, mirrored])
-    pool = build_source(config, tmp_path / "out")
-    assert pool.puzzles == 40
-    assert pool.report["equivalent_removed"] == 1
+    turned = (rows[0][0][::-1], rows[0][1][::-1])
+    write(tmp_path / "b.csv", [turned])  # which the official files keep as a test
+    files = [(name, tmp_path / name) for name in ("a.csv", "b.csv")]
+    monkeypatch.setattr("trm.tasks.maze.task.official_files", lambda task: files)
+    for source, part in (("csv", [FREE] * 40), ("official", [TRAIN] * 39 + [TEST])):
+        pool = task_of("maze").pool(config.model_copy(update={"source": source}), files)
+        assert pool.part.tolist() == part
+        assert pool.report["equivalent_removed"] == 1
 
 
 @pytest.mark.parametrize(

@@ -39,12 +39,10 @@ def test_puzzles_are_minimal_unless_clues_are_asked_for():
     ("changes", "words"),
     [
         ({"pool": 3000}, "only 2236 classes"),
-        ({"clues_min": 1, "clues_max": 3}, "only 0 classes"),
         ({"box_cols": 3, "clues_min": 4, "clues_max": 5, "pool": 10}, "random 6x6 puzzles had 4-5 clues"),
     ],
 )
 def test_what_cannot_be_had_is_said(tmp_path, changes, words):
     with pytest.raises(UserError, match=words):
         build_source(small(**changes), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
     assert not list(tmp_path.iterdir())
