@@ -130,10 +130,13 @@ class EagerTRM(nn.Module):
         return z_H, z_L, self.head(z_H)[:, model.puzzle_tokens :], self.halt(z_H[:, 0]).float()[:, 0]
 
 
-def stablemax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    x = logits.double()
+def log_stablemax(x: Tensor) -> Tensor:
     s = torch.where(x < 0, 1 / (1 - x + 1e-30), x + 1)
-    logp = torch.log(s / s.sum(-1, keepdim=True))
+    return torch.log(s / s.sum(-1, keepdim=True))
+
+
+def stablemax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    logp = log_stablemax(logits.double())
     picked = torch.gather(logp, -1, labels.clamp(min=0).long()[..., None]).squeeze(-1)
     return -torch.where(labels != -100, picked, 0)
 
@@ -153,9 +156,7 @@ class EagerTrainer:
         self.ema = [p.detach().clone() for p in self.params]
         self.t = 0
 
-    def step(
-        self, inputs: Tensor, labels: Tensor, puzzle_ids: Tensor, minimum: Tensor | None = None
-    ) -> float:
+    def step(self, inputs: Tensor, labels: Tensor, puzzle_ids: Tensor) -> float:
         """One supervision and optimiser step; labels int64 with -100 for ignored cells. Returns the loss."""
         net, batch = self.net, len(inputs)
         reset = self.halted.view(-1, 1, 1)
@@ -169,8 +170,6 @@ class EagerTrainer:
         with torch.no_grad():
             correct = ((logits.argmax(-1) == labels) & mask).sum(-1) == counts
             self.halted = (steps >= net.config.halt_max_steps) | (halt > 0)
-            if minimum is not None:
-                self.halted &= steps >= minimum
             self.z_H, self.z_L, self.steps = z_H.detach(), z_L.detach(), steps
         lm_loss = (stablemax_cross_entropy(logits, labels).sum(-1) / counts.clamp(min=1)).sum()
         halt_loss = F.binary_cross_entropy_with_logits(halt, correct.to(halt.dtype), reduction="sum")
