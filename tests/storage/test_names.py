@@ -2,9 +2,12 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from trm.results.archive import differing, send
 from trm.storage import StorageError, open_store
@@ -22,6 +25,21 @@ def folder(tmp_path) -> Path:
     (home / "out").symlink_to(tmp_path / "others")
     (home / "in").symlink_to("a")
     return home
+
+
+PART = st.sampled_from(["a", "b.bin", "..", ".", "", "\\", "out", "in", "out/a", "é", "\0", "..\\", "C:"])
+NAMES = st.lists(PART | st.text(max_size=4), min_size=1, max_size=5).map("/".join)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(name=NAMES)
+def test_any_name_is_refused_or_leads_below_the_folder(folder, name):
+    try:
+        path = joined(folder, name)
+    except StorageError:
+        return
+    assert os.path.realpath(path).startswith(f"{os.path.realpath(folder)}/")
+    assert path.relative_to(folder).as_posix() == name
 
 
 @pytest.mark.parametrize("name", ["a", "a/b c.bin", "in/x", "new/é/..x", "C:"])
