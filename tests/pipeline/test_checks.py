@@ -11,6 +11,7 @@ from tests.pipeline.conftest import STUDY
 from tests.shell import ROOT, python
 from trm.cli import main
 from trm.errors import UserError
+from trm.launch.jobs import Jobs
 from trm.pipeline.project import open_project, too_many
 from trm.study.experiment import RULES
 from trm.study.schema import DataConfig
@@ -205,7 +206,14 @@ def test_an_experiment_that_needs_a_file_says_which(monkeypatch, capsys):
     assert "runs to train" not in result.stderr
 
 
-def test_names_of_rules_are_known():
+def test_names_of_rules_are_known_and_each_rule_with_a_command_has_its_own_limits():
     files = [ROOT / "Snakefile", *(ROOT / "workflow/rules").glob("*.smk")]
     text = "".join(path.read_text() for path in files)
-    assert set(re.findall(r"^ *rule (\w+):", text, re.MULTILINE)) <= RULES
+    _, *rules = re.split(r"^ *rule (?=\w+:)", text, flags=re.MULTILINE)
+    names = {rule.partition(":")[0]: rule for rule in rules}
+    assert names.keys() <= RULES
+    commands = {name for name, rule in names.items() if "shell:" in rule}
+    assert commands == {name for name, rule in names.items() if f'**study.resources("{name}"),' in rule}
+    jobs = Jobs(open_project({"study": "config/laptop.yaml"}))
+    limits = [{"runtime", "mem_mb"} <= jobs.resources(name).keys() for name in commands]
+    assert limits == [True] * 9

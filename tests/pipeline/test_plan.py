@@ -1,8 +1,6 @@
 """The plan counts what will be done, never promises less than its longest chain, and learns from finished runs."""
 
-import atexit
 import json
-import logging
 import re
 import shutil
 from copy import deepcopy
@@ -11,26 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-from snakemake.api import SnakemakeApi
-from snakemake.settings.enums import Quietness
-from snakemake.settings.types import (
-    Batch,
-    ConfigSettings,
-    DAGSettings,
-    ExecutionSettings,
-    OutputSettings,
-    RemoteExecutionSettings,
-    ResourceSettings,
-)
 
-from tests.pipeline.conftest import STUDY, copy_pipeline, one_run, planned
+from tests.pipeline.conftest import STUDY, one_run, planned
 from tests.shell import ROOT
 from trm.backends.cpu.speed import Speed
 from trm.errors import UserError
 from trm.pipeline import estimates, plan
-from trm.pipeline.catalogue import dataset_name
 from trm.pipeline.estimates import Job
 from trm.pipeline.project import Project, open_project
 from trm.provenance import processor
@@ -78,39 +62,23 @@ def pod(document):
     document["base"]["training"]["steps"] = 100_000
 
 
-@pytest.fixture
-def graph(monkeypatch):
-    """Snakemake's own jobs for targets in this folder, asked in this process."""
-    shutil.rmtree("config")
-    copy_pipeline(Path())
-    monkeypatch.setattr(atexit, "register", lambda function, *words: function)
-    logging.getLogger("snakemake").setLevel(logging.CRITICAL)
-
-    def jobs(targets, **options) -> list[Job]:
-        config, dag = options.pop("config", {}), DAGSettings(targets=set(targets), **options)
-        with SnakemakeApi(OutputSettings(dryrun=True, quiet={Quietness.ALL})) as api:
-            given = ResourceSettings(cores=2), ConfigSettings(config=config)
-            workflow = api.workflow(*given, snakefile=Path("Snakefile"))
-            found, inner = workflow.dag(dag), workflow._workflow
-            inner.dag_settings, inner.execution_settings = found.dag_settings, ExecutionSettings()
-            inner.remote_execution_settings = RemoteExecutionSettings()
-            inner._prepare_dag(forceall=False, ignore_incomplete=False, lock_warn_only=True)
-            inner._build_dag()
-            jobs.rules = list(inner.rules)
-            return [known for job in inner.dag.needrun_jobs() if (known := plan.job_of(job))]
-
-    return jobs
-
-
-def test_wall_time_is_at_least_the_longest_chain(study, graph):
-    project, jobs = study(), graph(["all"])
+def test_the_plan_sums_its_jobs_and_takes_at_least_their_longest_chain(study):
+    project = study()
+    jobs = [Job("dataset", name) for name in project.catalogue.datasets]
+    jobs += {job for name in project.selection.experiments for job in plan.measuring(project, name)}
+    jobs += [Job("table", "batch"), Job("plot", "batch"), Job("html_report")]
     document, alone = (
         plan.document(project, jobs, at_once, project.selection.experiments) for at_once in (1000, 1)
     )
+    known, total = estimates.Estimates(project), document["total"]
+    assert total["jobs"] == len(jobs) == sum(row["jobs"] for row in document["rows"])
+    for key, values in zip(("seconds", "device_hours", "usd", "flops"), zip(*map(known.cost, jobs))):
+        assert total[key] == pytest.approx(sum(values)) == sum(row[key] for row in document["rows"])
+    assert total["training_seconds"] == sum(run["seconds"] for run in document["runs"])
     assert document["wall_seconds"] == document["chain_seconds"]
     slowest = max(run["seconds"] for run in document["runs"])
     # data before it, drawing after it
-    assert document["chain_seconds"] - slowest > 4 * estimates.Estimates(project).hardware.start
+    assert document["chain_seconds"] - slowest > 4 * known.hardware.start
     assert alone["wall_seconds"] == pytest.approx(alone["total"]["seconds"], rel=1e-12)
     assert alone["wall_seconds"] > document["wall_seconds"]
 
@@ -288,70 +256,6 @@ def test_finished_runs_in_a_bucket_are_known(study):
     assert project.done == set(project.runs)
     assert project.selection.is_done("batch")
     assert not Path("results/runs").exists()
-
-
-RUNS = 6
-TARGETS = ["all", "data_size", "batch", "results/plots/scaling_laws.pdf", "results/plots/batch.pdf", "a run"]
-FEW = st.sets(st.integers(0, RUNS - 1))
-OPTIONS = [
-    {}, {"until": {"train"}}, {"omit_from": {"evaluate"}}, {"forcerun": {"train"}}, {"forceall": True},
-    {"batch": Batch("table", 1, 2)},
-]  # fmt: skip
-ASKED = st.fixed_dictionaries(
-    {
-        "experiments": st.sampled_from(["report", "batch", "data_size", "data_size,batch"]),
-        "targets": st.lists(st.sampled_from(TARGETS), min_size=1, unique=True),
-        "options": st.sampled_from(OPTIONS),
-        **{"trained": FEW, "evaluated": FEW, "cut": FEW},
-    }
-)
-
-
-@given(ASKED)
-@settings(
-    max_examples=6,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-def test_the_plan_prices_the_jobs_of_snakemakes_graph(study, graph, asked):
-    """For any targets and options."""
-    shutil.rmtree("results", ignore_errors=True)
-    config, names = {"experiments": asked["experiments"]}, list(study().runs)
-    for index in asked["cut"] | asked["trained"]:
-        project, run, files = study(**config), names[index], []
-        if index in asked["trained"]:
-            files += project.catalogue.run_files(run)
-            if index in asked["evaluated"]:
-                evaluations = project.study.evaluations
-                files += [f"results/runs/{name}" for name in evaluations if name.startswith(run)]
-        if index in asked["cut"]:
-            files += project.catalogue.dataset_files(dataset_name(project.runs[run].config.data))
-        for path in files:
-            touch(path)
-    project = study(**config)
-    run_file = project.catalogue.run_files(names[0])[0]
-    targets = [run_file if target == "a run" else target for target in asked["targets"]]
-    if "scaling_laws" not in project.selection.figures:
-        targets = [target for target in targets if "scaling_laws" not in target] or ["all"]
-    jobs = graph(targets, config=config, **asked["options"])
-    document, known = plan.document(project, jobs, 2, []), estimates.Estimates(project)
-    costs, total = [known.cost(job) for job in jobs], document["total"]
-    assert total["jobs"] == len(jobs) == len(set(jobs))
-    for key, values in zip(("seconds", "device_hours", "usd", "flops"), zip(*costs)):
-        assert total[key] == pytest.approx(sum(values)) == sum(row[key] for row in document["rows"])
-    trained = sum(known.of(job.name).seconds for job in jobs if job.rule == "train")
-    assert total["training_seconds"] == pytest.approx(trained)
-
-
-def test_every_rule_has_its_own_limits(study, graph):
-    study()
-    graph(["all"], config={"preflight": "local"})
-    rules = {rule.name: set(rule.resources) for rule in graph.rules if rule.shellcmd}
-    assert {"preflight", "source", "dataset", "train", "evaluate", *estimates.DRAWING} == set(rules)
-    assert [name for name, resources in rules.items() if not {"runtime", "mem_mb"} <= resources] == []
 
 
 @pytest.mark.parametrize(
