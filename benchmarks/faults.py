@@ -16,17 +16,19 @@ from snakemake_executor_plugin_tpu.google import storage_transport
 from snakemake_executor_plugin_tpu.worker.bucket import Bucket
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "snakemake-executor-plugin-tpu" / "tests"))
-from study import FINISHED, Call, Study, default_signals, until
+from study import FINISHED, SNAKEMAKE, Call, Study, default_signals, until
 
 QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 64 in region us-central2"
 SILENCE = 10.0  # seconds: longer than hosts and controllers of an emulated pod count as fresh
-PROGRAM = "scripts/count.py --"
 
 
 class Scene:
-    """A study under a call of Snakemake, and the host (by its number) that the next fault hits."""
+    """A study under a call of Snakemake, and the host (by its number) that the next fault hits.
 
-    def __init__(self, study: Study, number: random.Random | None = None):
+    The study is one of the plugin's tests or the pipeline itself (tests/rehearsal.py).
+    """
+
+    def __init__(self, study: Any, number: random.Random | None = None):
         self.study, self.random = study, number or random.Random(0)
         self.pod: EmulatedPod = study.pod
         self.call: Call = study.start()
@@ -54,7 +56,7 @@ class Scene:
 
     def where(self) -> dict[str, list[int]]:
         """Return the numbers of the hosts on which each job runs."""
-        lines = [list(host.processes(PROGRAM).values()) for host in self.pod.hosts]
+        lines = [list(host.processes(self.study.program).values()) for host in self.pod.hosts]
         return {
             job: [
                 rank
@@ -158,7 +160,7 @@ def slow_down(scene: Scene) -> None:
 
 @fault("hang", deadly=True, reach="host")
 def hang(scene: Scene) -> bool:
-    stopped = scene.host.processes(PROGRAM)
+    stopped = scene.host.processes(scene.study.program)
     send(signal.SIGSTOP, stopped)
     return bool(stopped)
 
@@ -183,7 +185,7 @@ def bad_host(scene: Scene) -> bool:
     """Every job on the host dies for some seconds, beginning with the one that runs there: a failure of the job."""
     mark = scene.host.disk("bad")
     mark.touch()
-    running = scene.host.processes(PROGRAM)
+    running = scene.host.processes(scene.study.program)
     send(signal.SIGKILL, running)
     scene.pause(3, 8)
     mark.unlink()
@@ -461,4 +463,4 @@ def progress(scene: Scene) -> dict[str, int]:
     return said
 
 
-__all__ = ["FAULTS", "FINISHED", "Fault", "Scene", "Study", "default_signals", "until"]
+__all__ = ["FAULTS", "FINISHED", "SNAKEMAKE", "Call", "Fault", "Scene", "Study", "default_signals", "until"]

@@ -64,6 +64,9 @@ def default_signals() -> Iterator[None]:
 class Study:
     """A copy of the test workflow with its own jobs, and the calls of Snakemake on it."""
 
+    program = "scripts/count.py --"
+    """In the command lines of its jobs."""
+
     def __init__(self, folder: Path, pod: EmulatedPod, jobs: dict[str, Any], /, **profile: Any):
         shutil.copytree(WORKFLOW, folder)
         self.folder, self.pod, self.jobs, self.profile = folder, pod, jobs, profile

@@ -19,7 +19,7 @@ import yaml
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from tests.pipeline.conftest import ROOT
-from tests.rehearsal import checkout, compiled_kernel, share_kernel
+from tests.rehearsal import checkout, share_kernel
 
 PAGE = "\n".join((ROOT / "docs" / page).read_text() for page in ("cloud.md", "pod-operations.md"))
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
@@ -132,7 +132,7 @@ def test_every_block_of_the_page_works(tmp_path):
     home.mkdir()
     said = []
     with EmulatedPod(tmp_path / "pod", "v4-16") as pod:
-        share_kernel(pod, compiled_kernel(tmp_path))
+        share_kernel(pod, tmp_path)
         pod.gcs.proxy.roles = pod.api.roles = set()
         walk = Walk(folder, pod, home)
         for block in BLOCKS:
