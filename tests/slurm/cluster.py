@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -213,9 +214,9 @@ class Cluster:
         self.run("scontrol", "reconfigure")
 
     @contextmanager
-    def limited(self, limit: str, *whom: str) -> Iterator[None]:
-        """A limit for this user meanwhile, such as `MaxSubmitJobs=1`, or for `whom`."""
-        words = ("sacctmgr", "-i", "modify", *(whom or ("user", self.user)), "set")
+    def limited(self, limit: str) -> Iterator[None]:
+        """A limit for this user meanwhile, such as `MaxSubmitJobs=1`."""
+        words = ("sacctmgr", "-i", "modify", "user", self.user, "set")
         self.run(*words, limit)
         try:
             yield
@@ -249,8 +250,12 @@ class Cluster:
 
     def kill_worker(self, node: str) -> None:
         """Kill the worker of a run that trains on a node."""
-        for number in self._tasks(node):
-            if "RANK=" in Path(f"/proc/{number}/environ").read_text():
+        self._kill(*(pid for pid in self._tasks(node) if "RANK=" in Path(f"/proc/{pid}/environ").read_text()))
+
+    @staticmethod
+    def _kill(*numbers: int) -> None:
+        for number in numbers:
+            with suppress(OSError):  # it ended meanwhile
                 os.kill(number, signal.SIGKILL)
 
     def _tasks(self, node: str) -> list[int]:
@@ -304,9 +309,10 @@ class Cluster:
         process.wait()
 
     def end_jobs(self) -> None:
-        """End all jobs. Running ones are killed: a cancelled one has some seconds."""
-        self.run("scancel", "--me", "--state=PENDING", check=False)
-        self.run("scancel", "--me", "--signal=KILL", "--full", "--state=RUNNING", check=False)
+        """End all jobs, and kill their processes, which would have half a minute."""
+        self.run("scancel", "--me", check=False)
+        for node in self._nodes:
+            self._kill(*self._tasks(node))
 
     def stop(self) -> None:
         """Stop all jobs and daemons."""
@@ -336,10 +342,6 @@ class Cluster:
         lines = self.run("squeue", "-h", "--states=all", "-o", "%i %T").splitlines()
         return dict(line.split() for line in lines)
 
-    def steps(self, job: str) -> list[Path]:
-        """Sockets of the job's running steps, including the batch script."""
-        return list((self.folder / "spool").glob(f"*/*_{job}.*"))
-
     def ready(self) -> None:
         """Resume the nodes after an earlier test and wait until they are idle."""
         for node in self._nodes:
@@ -350,9 +352,10 @@ class Cluster:
         self.wait(lambda: not self._busy(), "the nodes are not idle")
 
     def _busy(self) -> list[str]:
-        """Nodes that are not idle, or not there."""
-        states = self.run("sinfo", "-h", "-N", "-p", "gpu", "-o", "%N %T", check=False).splitlines()
-        return [node for node in self._nodes if f"{node} idle" not in states]
+        """Nodes that are not idle, or have not registered their GPUs: one that answers a ping counts as idle before."""
+        shown = self.run("scontrol", "-o", "show", "nodes", check=False).splitlines()
+        idle = [line for line in shown if " State=IDLE " in line and re.search(r" SlurmdStartTime=\d", line)]
+        return [node for node in self._nodes if not any(line.startswith(f"NodeName={node} ") for line in idle)]
 
     def show(self, job: str) -> dict[str, str]:
         """The properties of a job, from scontrol."""

@@ -3,7 +3,6 @@
 import re
 
 from tests.slurm.conftest import Study
-from trm.slurm.requeue import requeue
 
 LONG = 1_000_000
 SLOWLY = {"checkpoint_minutes": 1e-6, "log_every": 1}
@@ -82,25 +81,6 @@ def test_slurm_takes_a_job_back_after_preemption_a_drain_and_the_death_of_a_node
     outage(study, "-c")  # without its state
     study.wait(lambda: "Slurm does not know job" in study.output, "the notice")
     study.wait(lambda: study.log().count("resumed from") == 4, "the next start")
-
-
-def test_a_job_goes_back_while_a_signal_is_on_its_way_to_it(cluster, monkeypatch):
-    for name in ("PATH", "SLURM_CONF"):
-        monkeypatch.setenv(name, cluster.environment[name])
-    cluster.ready()
-    job = cluster.run("sbatch", "--parsable", "--wrap=sleep 600", "--output=/dev/null")
-    monkeypatch.setenv("SLURM_JOB_ID", job)
-    try:
-        cluster.wait(lambda: cluster.steps(job), "the job did not start")
-        said = []
-        with cluster.frozen(cluster.show(job)["BatchHost"]):
-            cluster.run("scancel", "--batch", "--signal=CONT", job)
-            cluster.wait(lambda: cluster.jobs()[job] == "SIGNALING", "no signal is on its way")
-            requeue(said.append)
-        assert said == [f"requeueing Slurm job {job}: its next start resumes the run"]
-        cluster.wait(lambda: cluster.show(job)["Restarts"] == "1", "the job was not requeued")
-    finally:
-        cluster.end_jobs()
 
 
 def test_a_run_at_its_limit_goes_back_in_the_same_job(new_study):

@@ -11,23 +11,26 @@ from trm.slurm import requeue
 from trm.slurm.requeue import job_id, minutes_left, stretch_minutes
 
 
-def test_a_cancelled_job_stays_cancelled(answers, tmp_path):
-    answers("squeue", "COMPLETING")
-    answers("scontrol", "")
-    said = []
-    requeue.requeue(said.append)
-    assert said == ["Slurm ends job 7 already (COMPLETING) and decides whether it starts again"]
-    assert "scontrol" not in (tmp_path / "calls").read_text()
-
-
-def test_a_job_that_may_not_be_requeued_asks_the_controller_for_another(answers, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("state", "refusal", "said", "another"),
+    [
+        ("COMPLETING", "", "Slurm ends job 7 already (COMPLETING) and decides whether it starts again", False),
+        ("SIGNALING", "", "requeueing Slurm job 7: its next start resumes the run", False),  # a signal is on its way
+        ("RUNNING", "is disabled", "Slurm does not requeue job 7 (is disabled): a new job resumes the run", True),
+    ],
+)  # fmt: skip
+def test_a_job_goes_back_unless_slurm_ends_it_or_asks_the_controller_for_another(
+    answers, tmp_path, monkeypatch, state, refusal, said, another
+):
+    """A cancelled job stays cancelled."""
     monkeypatch.chdir(tmp_path)
-    answers("squeue", "RUNNING")
-    answers("scontrol", "Requested operation is presently disabled")
-    said = []
-    requeue.requeue(said.append)
-    assert "(Requested operation is presently disabled): a new job resumes the run" in said[-1]
-    assert (requeue.AGAIN / "7").exists()
+    answers("squeue", state)
+    answers("scontrol", refusal)
+    told = []
+    requeue.requeue(told.append)
+    assert told[-1] == said
+    assert ("scontrol" in (tmp_path / "calls").read_text()) is (state != "COMPLETING")
+    assert (requeue.AGAIN / "7").exists() is another
 
 
 def test_a_running_job_goes_back_once_slurm_answers_again(script, tmp_path, monkeypatch):

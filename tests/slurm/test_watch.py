@@ -136,13 +136,6 @@ def test_a_job_to_which_slurm_gave_no_step_is_submitted_again_once(executor, ans
     assert "ended as FAILED: srun: error: Unable to create step" in sentence
 
 
-def test_a_job_of_an_earlier_controller_that_failed_has_failed(executor):
-    executor.states, info = {"7": "FAILED"}, submitted()
-    info.aux["since"] = 0.0  # unknown
-    assert executor.look(info) == []
-    assert executor.failed == [("a", "Slurm job 7 ended as FAILED. ")]
-
-
 @pytest.mark.parametrize("state", ["FAILED", ""])
 def test_a_run_that_stopped_before_its_limit_and_may_not_be_requeued_is_no_failure(executor, answers, state):
     """A site without requeueing: each stretch is another job, as often as it takes."""
