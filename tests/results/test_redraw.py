@@ -49,12 +49,6 @@ def test_every_kept_result_is_drawn(tmp_path, monkeypatch):
     assert not stale, "write them anew: python -m trm.results.redraw docs/results --out figures --write"
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in KEPT.parent.glob("*.md"))])
-def test_quoted_numbers_are_those_of_the_tables(page):
-    text = (KEPT.parents[1] / page).read_text()
-    assert quoted(text, KEPT) == text
-
-
 @pytest.mark.parametrize(
     "page", ["README.md", "CHANGELOG.md", "docs/results.md", "docs/limitations.md", "docs/results/*/note.md"]
 )
