@@ -126,28 +126,23 @@ def test_it_ends_with_the_answers_of_the_figures(told, tmp_path):
 
 
 def test_elsewhere_than_on_a_terminal_it_is_never_silent_for_long(clock, told, log):
-    """A finished run has no line of its own."""
+    """A finished run has no line of its own, and a run without a validation shows none."""
     for events in ([], [STARTED, PLAN], [job(1, "a", log=log), job(2, rule="table")], []):
         clock[0] += console.SILENCE
         told(*events)
+    log.write_text(progress_line([ROW], 100, 3723) + "\n")
+    clock[0] += console.SILENCE
+    told()
     told({"event": "finished", "id": 1}, {"event": "message", "text": "the slice was preempted"})
     told.view.interrupt(15, None)
     assert told.text.splitlines() == [
         "looking for what is to be done (30 s)",
         "2 runs to train, about 46 s left",
         *[f"0/2 runs, {RUN}, 42 %, validation 12.5 % (4 steps), 1 other job, about 63 min left"] * 2,
+        f"0/2 runs, {RUN}, 42 %, 1 other job, about 63 min left",
         "the slice was preempted",
         "Stopping: each run writes its checkpoint.",
     ]
-
-
-def test_a_run_without_a_validation_shows_none(clock, told, log):
-    log.write_text(progress_line([ROW], 100, 3723) + "\n")
-    clock[0] += console.SILENCE
-    told(STARTED, PLAN, job(1, "a", log=log))
-    clock[0] += console.SILENCE
-    told()
-    assert told.text.splitlines()[-1] == f"0/2 runs, {RUN}, 42 %, about 63 min left"
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

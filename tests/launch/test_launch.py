@@ -177,19 +177,17 @@ def test_a_point_that_the_scale_lacks_is_named_with_those_that_it_has(fresh, mon
     assert "no point matches '11'; there are: train_puzzles=10; train_puzzles=20" in caplog.text
 
 
-def test_a_study_of_ones_own_is_ready_to_run(tmp_path, capsys):
-    """The folder is complete: real Snakemake plans it; and it is never written over another study."""
-    assert main(["study", "init", str(tmp_path / "own")]) == 0
-    assert f"cd {tmp_path / 'own'}" in capsys.readouterr().out
-    assert Project(tmp_path / "own").would_run()["train"] == 12 + 6
-    assert main(["study", "init", str(tmp_path / "own")]) == 2
-    assert "already holds Snakefile: name a new folder" in capsys.readouterr().err
+def test_a_study_of_ones_own_is_never_written_over_another_one_or_onto_a_full_disk(
+    tmp_path, monkeypatch, capsys
+):
+    """That Snakemake plans it is in test_packaging.py."""
 
-
-def test_a_study_that_the_disk_cannot_hold_says_so(tmp_path, monkeypatch, capsys):
     def full(source, target, ignore):
         raise shutil.Error([(str(source), str(target), "[Errno 28] No space left on device")])
 
+    (tmp_path / "Snakefile").touch()
+    assert main(["study", "init", str(tmp_path)]) == 2
+    assert "already holds Snakefile: name a new folder" in capsys.readouterr().err
     monkeypatch.setattr("shutil.copytree", full)
     assert main(["study", "init", str(tmp_path / "own")]) == 2
     assert "own: [Errno 28] No space left on device; name a folder" in capsys.readouterr().err
