@@ -27,7 +27,6 @@ FULL = (
     "analysis/test_notebooks.py",
     "results/test_redraw.py",
     "launch/test_kill.py",
-    "pipeline/test_cluster_docs.py",
     "pipeline/test_pod.py",
     "pipeline/test_documented_commands.py",
     "pipeline/test_reruns.py",

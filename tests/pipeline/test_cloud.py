@@ -7,7 +7,7 @@ import yaml
 from snakemake.cli import parse_args
 
 from snakemake_executor_plugin_tpu.__main__ import parse
-from tests.shell import ROOT, python
+from tests.shell import ROOT
 from trm.errors import UserError
 from trm.pipeline.cloud import VARIABLES, cloud_settings, tpu_prices
 from trm.pipeline.settings import Settings
@@ -72,14 +72,6 @@ def test_what_is_wrong_is_said(tmp_path, name, value, sentence):
         cloud_settings(path)
     assert sentence in str(caught.value)
     assert str(path) in str(caught.value)
-
-
-def test_a_profile_without_a_project_is_one_sentence():
-    result = python("-m", "snakemake", "--profile", "profiles/tpu", cwd=ROOT)
-    assert result.returncode != 0
-    assert "config/cloud.yaml: set project (GOOGLE_CLOUD_PROJECT)" in result.stderr
-    assert "(docs/cloud.md)" in result.stderr
-    assert len(result.stderr.splitlines()) <= 4  # with Snakemake's own: the profile, the file, its line
 
 
 @pytest.mark.parametrize("profile", ["tpu", "pod"])

@@ -7,17 +7,18 @@ import re
 import shlex
 import shutil
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 from tests import shell
-from tests.pipeline.conftest import Project
+from tests.pipeline.conftest import Project, job_stats
 from tests.shell import ROOT
 
 ELSEWHERE = {
     "docs/cloud.md": "tests/pipeline/test_cloud_page.py",
     "docs/pod-operations.md": "tests/pipeline/test_cloud_page.py",
-    "docs/cluster.md": "tests/pipeline/test_cluster_docs.py",
+    "docs/cluster.md": "below, as dry runs",
     "docs/tpu.md": "the second environment; tests/xla/test_tpu_check.py",
     "docs/tutorial.md": "tests/pipeline/test_tutorial.py",
     "docs/performance.md": "measurements",
@@ -32,7 +33,6 @@ NOT_RUN = {
     r".*study=config/own\.yaml": "a file that the page prints; tests/training/test_extending.py",
     r".*from-reference": "a checkpoint of the published code; tests/training/test_convert.py",
     r"python -m benchmarks|snakemake --profile profiles/(gpu|tpu|slurm)": "other machines",
-    r"python -m trm\.analysis\.redraw": "tests/results/test_redraw.py",
     r"(bin/|python -m )trm play|.*tpu-check": "tests/play, tests/checks/tpu_check",
     r".*\.\.\.( |$)": "an abbreviation",
 }
@@ -81,8 +81,10 @@ def checkout(built, tmp_path_factory):
     config = json.loads(trained(project.folder)[0].joinpath("training.json").read_text())["config"]
     for name in ("run.json", "RUN.json"):
         (project.folder / name).write_text(json.dumps(config))
-    names = ("baseline", "exploration", "model_size", "ema")
+    names = ("baseline", "exploration", "model_size", "ema", "recursion_schedule")
     project.edit(lambda document: document["experiments"].update(dict.fromkeys(names, question)))
+    project.edit(lambda document: document["scales"].update(gpu=document["scales"]["other"]))
+    shutil.copy(project.study_path, project.folder / "config/experiments.yaml")
     return project.folder
 
 
@@ -128,19 +130,25 @@ def in_a_fresh_shell(command, folder):
     return shell.run(*fresh, "sh", "-c", command, cwd=folder, check=True).stdout
 
 
+@pytest.mark.parametrize("command", [line for line in commands("docs/cluster.md") if line[:5] == "snake"])
+def test_a_command_for_a_cluster_plans_training(command, checkout):
+    if "cluster-generic" in command and not find_spec("snakemake_executor_plugin_cluster_generic"):
+        pytest.skip("snakemake-executor-plugin-cluster-generic is not installed: pip install -e '.[dev]'")
+    # without Apptainer, which Snakemake looks for in a dry run too
+    program, *words = shlex.split(command.replace("$PWD", "/images").replace("--sdm apptainer ", ""))
+    done = shell.python("-m", program, "--dry-run", "--forceall", *words, cwd=checkout, check=True)
+    assert job_stats(done.stdout)["train"]
+    assert "Warning" not in done.stderr
+
+
 def test_every_table_and_block_is_found():
     assert len(commands("README.md")) >= 15
     assert len(commands("docs/experiments.md")) >= 12
     assert len(commands("docs/analysis.md")) == 4
 
 
-def test_the_first_model_to_try_solves_its_puzzle_as_in_the_picture(tmp_path):
-    for name in ("bin", "models"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    solve = [line for line in commands("README.md") if line.startswith('bin/trm solve "')]
-    assert solve
-    for command in solve:
-        said = in_a_fresh_shell(f"{command} --svg solve.svg", tmp_path)
-        assert "the answer keeps every rule and clue" in said
-    assert (tmp_path / "solve.svg").read_bytes() == (ROOT / "docs/images/solve.svg").read_bytes()
+def test_the_first_model_to_try_solves_its_puzzle_as_in_the_picture(checkout):
+    (solve,) = (line for line in commands("README.md") if line.startswith('bin/trm solve "'))
+    said = in_a_fresh_shell(f"{solve} --svg solve.svg", checkout)
+    assert "the answer keeps every rule and clue" in said
+    assert (checkout / "solve.svg").read_bytes() == (ROOT / "docs/images/solve.svg").read_bytes()
