@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -22,10 +23,16 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
+def parsed(path: Path) -> list[ast.AST]:
+    """Every node of a file."""
+    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
     """Modules of trm that a file imports, inside functions and for types alone too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in parsed(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name in known}
         elif isinstance(node, ast.ImportFrom) and node.module in known and not node.level:
@@ -59,7 +66,7 @@ def test_only_the_tasks_compare_names_of_tasks():
     """What a task decides is in its spec or class: a new one touches its folder and a line in `TASKS`."""
     compared = []
     for name, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in parsed(path):
             if isinstance(node, ast.Compare) and not name.startswith("trm.tasks"):
                 sides = [node.left, *node.comparators]
                 task = any(getattr(side, "id", getattr(side, "attr", "")) == "task" for side in sides)
