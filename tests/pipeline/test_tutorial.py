@@ -21,13 +21,14 @@ GRID = re.compile(r"^    grid: .*exploration.*\n", re.MULTILINE)
 
 @pytest.fixture
 def reader(tmp_path):
-    """A checkout with the experiment added below `experiments:`."""
+    """A checkout with the experiment added below `experiments:`, and a third of the steps."""
     copy_pipeline(tmp_path)
     for name in ("bin", "models"):
         shutil.copytree(ROOT / name, tmp_path / name)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     study = tmp_path / "config/laptop.yaml"
-    study.write_text(study.read_text().replace("\nexperiments:\n", f"\nexperiments:\n{ENTRY}\n"))
+    text = study.read_text().replace("\nexperiments:\n", f"\nexperiments:\n{ENTRY}\n")
+    study.write_text(text.replace("\n    steps: 1200\n", "\n    steps: 400\n", 1))
     return Project(tmp_path)
 
 
