@@ -136,7 +136,7 @@ def rehearse(
     AssertionError."""
     shutil.rmtree(folder, ignore_errors=True)
     here = checkout(folder / "here", study)
-    words = ("--profile", "profiles/local", "--config", "study=config/rehearsal.yaml")
+    words = ("--profile", "profiles/local", "--until", "evaluate", "--config", "study=config/rehearsal.yaml")
     version, begin, struck = commit_in_words() or "0" * 40, time.monotonic(), 0
     with (
         (folder / "here.log").open("w") as log,
