@@ -83,14 +83,6 @@ def test_the_plan_sums_its_jobs_and_takes_at_least_their_longest_chain(study):
     assert alone["wall_seconds"] > document["wall_seconds"]
 
 
-def test_evaluations_cost_more_the_more_they_measure(study):
-    def restarts(document):
-        document["base"]["evaluation"]["restarts"] = [2000]
-
-    plain, noisy = (planned(project)["total"] for project in (study(), study(restarts)))
-    assert noisy["evaluation_seconds"] > 1.5 * plain["evaluation_seconds"]
-
-
 def test_the_plan_uses_the_speed_of_finished_runs_of_this_machine(study):
     project = study()
     before = planned(project)

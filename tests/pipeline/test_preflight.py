@@ -6,7 +6,6 @@ import shutil
 
 import yaml
 
-from tests.pipeline.conftest import STUDY, new_project
 from tests.shell import ROOT
 from trm.launch.jobs import LOCK, preflight_file
 from trm.pipeline.settings import Settings
@@ -38,16 +37,6 @@ def test_it_runs_before_all_else_and_makes_nothing_stale(project):
     jobs = project.would_run(*ASKED)
     assert [jobs.get(rule, 0) for rule in ("preflight", "dataset", "train")] == [0, 0, 3]
     assert project.would_run("--forcerun", "preflight", *ASKED).keys() == {"preflight"}
-
-
-def test_a_red_row_trains_nothing(tmp_path):
-    project = new_project(tmp_path, STUDY)
-    done = project.snakemake("--config", "preflight=gpu", "--cores", "1", check=False)
-    said = done.stdout + done.stderr
-    assert done.returncode != 0
-    assert "RED    devices" in said
-    assert set(order(said)) == {"Preflight of"}
-    assert not (project.folder / "results/datasets").exists()
 
 
 def test_another_pod_or_environment_is_checked_anew(monkeypatch, tmp_path):

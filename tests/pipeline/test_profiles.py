@@ -99,12 +99,15 @@ THE_PAPERS = (
         pytest.param(("--profile", "profiles/gpu", "baseline"),
                      "this machine has none that can be seen: run `nvidia-smi`",
                      marks=pytest.mark.skipif(GPU_HERE, reason="a GPU is here")),
+        pytest.param(("--profile", "profiles/local", "--config", "preflight=gpu"), "RED    devices",
+                     marks=pytest.mark.skipif(GPU_HERE, reason="a GPU is here")),
     ],
 )  # fmt: skip
 def test_what_this_machine_cannot_run_is_a_sentence_and_makes_nothing(checkout, words, said):
     done = python("-m", "snakemake", *words, cwd=checkout)
-    assert [said in line for line in done.stderr.splitlines()].count(True) == 1, done.stderr
-    assert "Traceback" not in done.stderr
+    shown = done.stdout + done.stderr
+    assert [said in line for line in shown.splitlines()].count(True) == 1, shown
+    assert "Traceback" not in shown
     assert done.returncode == 1
     assert not list(checkout.glob("results/*/*"))
 
