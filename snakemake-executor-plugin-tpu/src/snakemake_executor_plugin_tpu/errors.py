@@ -80,69 +80,42 @@ def short(error: Exception) -> str:
 
 
 def explain(error: Exception, action: str, spec: Any) -> str:
-    """Return what the API's error means and which command fixes it."""
+    """Return what the API's error means and which command fixes it; where Google's own words say it, these."""
     text = str(getattr(error, "message", "") or error)
     project, zone, wanted = spec.project, spec.zone, spec.accelerator_type
     low, denied = words_of(error), isinstance(error, gx.PermissionDenied)
-    login, you = "run `gcloud auth application-default login`", "--member=user:YOU@EXAMPLE.COM"
 
     def says(*words: str) -> bool:
         return any(word in low for word in words)
 
-    def listed(what: str) -> str:
-        return f"run `gcloud compute tpus {what} list --zone={zone} --project={project}` to see"
+    def allow(what: str, bind: str, role: str) -> str:
+        command = f"gcloud {bind} --member=user:YOU@EXAMPLE.COM --role=roles/{role}"
+        return f"Not allowed to {what}: run `{command}` or ask its owner to ({text})."
 
     if needs_login(error) and says("default credentials"):
         return NO_CREDENTIALS
     if needs_login(error):
+        login = "run `gcloud auth application-default login`"
         return f"Google Cloud does not accept your credentials: {login} ({text})."
-    if says("has not been used in project", "service_disabled", "api has not been enabled"):
-        command = f"gcloud services enable tpu.googleapis.com --project={project}"
-        return f"The Cloud TPU API is off in project {project}: run `{command}`."
-    if says("billing"):
-        page = f"https://console.cloud.google.com/billing/linkedaccount?project={project}"
-        return f"Project {project} has no active billing account: link one at {page} and wait some minutes ({text})."
-    if says("serviceusage.services.use", "to use project", "quota project"):
-        return (
-            "Your credentials name a quota project that you may not use: run `gcloud auth application-default "
-            f"set-quota-project {project}`, or have its owner grant roles/serviceusage.serviceUsageConsumer ({text})."
-        )
-    if says("vpc service controls", "vpcservicecontrols"):
-        return (
-            f"VPC Service Controls of your organization forbid this machine to {action}: run it inside the perimeter "
-            f"of project {project}, or have its administrator add an access level ({text})."
-        )
     if says("vmexternalipaccess"):
         return (
             "Your organization forbids external addresses (constraints/compute.vmExternalIpAccess): set "
             f"tpu-internal-ips: true and give the hosts Cloud NAT ({text})."
         )
-    if denied and says("not found or access"):
-        return (
-            f"Project {project} has no access to TPUs in {zone}: v4 is in us-central2-b only, for projects with a "
-            "grant (https://sites.research.google/trc) or a contract; `gcloud compute tpus locations list "
-            f"--project={project}` shows the zones that the project may use ({text})."
-        )
-    if denied:
-        what, role = f"{action} in project {project}", "tpu.admin"
+    if says("location") and isinstance(error, (gx.PermissionDenied, gx.InvalidArgument, gx.NotFound)):
+        command = f"gcloud compute tpus locations list --project={project}"
+        return f"Project {project} has no access to TPUs in {zone}: run `{command}` to see where it has ({text})."
+    if denied and says("actas", "act as"):
+        account = spec.service_account or "ACCOUNT"
+        bind = f"iam service-accounts add-iam-policy-binding {account}"
+        return allow(f"start hosts that act as {account}", bind, "iam.serviceAccountUser")
+    if denied and says("permission 'tpu."):
         bind = f"projects add-iam-policy-binding {project}"
-        if says("actas", "act as"):
-            account = spec.service_account or "ACCOUNT"
-            what, role = f"start hosts that act as {account}", "iam.serviceAccountUser"
-            bind = f"iam service-accounts add-iam-policy-binding {account}"
-        return f"Not allowed to {what}: run `gcloud {bind} {you} --role=roles/{role}` or ask its owner to ({text})."
-    if says("quota"):
+        return allow(f"{action} in project {project}", bind, "tpu.admin")
+    if is_quota(error) and not denied:
         command = f"gcloud beta quotas info list --service=tpu.googleapis.com --project={project}"
         kind = f"{spec.provisioning} {wanted}"
         return f"Project {project} has no quota for {kind} in {zone}: see `{command}`, ask for more ({text})."
     if says("capacity", "stockout") or isinstance(error, gx.ResourceExhausted):
         return f"Zone {zone} has no {wanted} now: run the same command later, or use another zone ({text})."
-    if says("runtime version", "runtime_version"):
-        image = spec.runtime()
-        return f"Zone {zone} has no runtime version {image}: {listed('tpu-vm versions')} which it has."
-    if says("accelerator"):
-        return f"Zone {zone} has no {wanted}: {listed('accelerator-types')} what it has ({text})."
-    if isinstance(error, (gx.InvalidArgument, gx.NotFound)) and says("location", "zone"):
-        command = f"gcloud compute tpus locations list --project={project}"
-        return f"Zone {zone} cannot be used by project {project}: run `{command}` to see which can ({text})."
     return f"The Cloud TPU API refused to {action} in project {project}, zone {zone}: {text or type(error).__name__}."

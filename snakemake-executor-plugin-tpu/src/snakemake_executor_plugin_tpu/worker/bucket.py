@@ -132,25 +132,11 @@ def no_bucket(name: str) -> str:
     return f"The bucket gs://{name} does not exist: run `{create}` with the location of the TPUs."
 
 
-REMEDIES = (
-    (
-        ("vpcservicecontrols", "vpc service controls"),
-        ": VPC Service Controls of your organization forbid it; run it inside the bucket's perimeter, "
-        "or have its administrator add an access level",
-    ),
-    (
-        ("ip filter",),
-        ": the bucket's IP filter forbids this machine's address; add it by `gcloud storage buckets update`",
-    ),
-    (("permission", "does not have"), ": give the account roles/storage.objectUser on the bucket"),
-)
-
-
 def remedy(status: int, reason: str) -> str:
     """Return what helps against a refusal of Cloud Storage, "" if its own reason has to say it."""
-    low = "permission" if status == 401 else reason.lower()
-    found = (advice for words, advice in REMEDIES if any(word in low for word in words))
-    return next(found, "") if status in (401, 403) else ""
+    lacks = any(words in reason.lower() for words in ("permission", "does not have"))
+    found = status == 401 or (status == 403 and lacks)
+    return ": give the account roles/storage.objectUser on the bucket" if found else ""
 
 
 class Bucket:
