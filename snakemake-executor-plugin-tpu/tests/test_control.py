@@ -3,9 +3,9 @@
 import asyncio
 import json
 import re
+import signal
 import subprocess
 import threading
-import time
 
 import pytest
 from calls import Controller
@@ -14,6 +14,7 @@ from study import PATIENCE
 from snakemake_executor_plugin_tpu import health, pool
 from snakemake_executor_plugin_tpu import slice as slices
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.emulator.hosts import send
 from snakemake_executor_plugin_tpu.worker.bucket import sign
 
 # Progress is reported once all four ranks are where they hang.
@@ -170,13 +171,14 @@ async def test_a_new_version_of_the_loop_reaches_the_hosts_of_a_living_pod(small
 
 
 @pytest.mark.full
-async def test_a_failed_environment_ends_the_first_call_with_its_last_lines(small_call, tmp_path):
+async def test_a_failed_environment_ends_the_first_call_with_its_last_lines(small_call, empty_pod, tmp_path):
     lock = tmp_path / "lock"
     lock.write_text("no-such-package==1.0\n")
     async with small_call(requirements=str(lock)) as controller:
         outcome = await controller.run("job")
         assert "The jobs' environment cannot be made on the hosts of pod" in outcome.message
         assert "uv could not be installed" in outcome.message
+    assert empty_pod.api.created_nodes == 1  # a wrong lock file is no reason for another pod
 
 
 @pytest.mark.full
@@ -210,6 +212,28 @@ async def test_the_other_hosts_of_a_slice_that_ends_get_no_job(call, empty_pod, 
             host.kill()
         await asyncio.to_thread(first.shut_down, 3)
         empty_pod.api.preempt()
+        outcome = await running
+        assert outcome.ok, (outcome.message, controller.output)
+        assert controller.output.count("launching it again") == 1, controller.output
+
+
+def notice(pod):
+    pod.preempt(notice=5.0)
+
+
+def kill_runner(pod):
+    send(signal.SIGKILL, [*pod.hosts[2].processes("worker.runner"), *pod.hosts[2].jobs()])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("fault", [notice, kill_runner])
+async def test_a_host_that_loses_its_rank_costs_a_launch_only(call, empty_pod, tmp_path, fault):
+    begun = tmp_path / "begun"
+    ranks = f"touch {begun}-$RANK; test $TPU_LAUNCH = 2 || sleep 600"
+    async with call() as controller:
+        running = asyncio.ensure_future(controller.run("job", f"tpurun bash -c '{ranks}'", hosts=4))
+        await until(lambda: len([*tmp_path.glob("begun-*")]) == 4)
+        await asyncio.to_thread(fault, empty_pod)
         outcome = await running
         assert outcome.ok, (outcome.message, controller.output)
         assert controller.output.count("launching it again") == 1, controller.output
@@ -249,13 +273,9 @@ async def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, tmp_path, 
         await controller.run("first")
         await until(lambda: not controller.pool.health.unchecked)
         bad.touch()
-        ends = {}
-        for number in range(12):
-            ends[number] = await controller.run(f"job{number}", f"{fails}; sleep 0")
-            if "is set aside" in controller.output:
-                break
-            busy = [controller.run(f"fill{number}-{n}", f"{fails}") for n in range(4)]
-            await asyncio.gather(*busy)
+        for number in range(2):
+            await controller.all_free()
+            await asyncio.gather(*(controller.run(f"job{number}-{n}", fails) for n in range(4)))
         assert "w1 of pod is set aside: 2 jobs failed there" in controller.output
         bad.unlink()
         await until(lambda: "passed its check and serves again" in controller.output)
@@ -289,13 +309,14 @@ async def test_a_later_call_checks_the_hosts_that_nobody_has_checked(call, empty
 
 
 @pytest.mark.full
-async def test_a_straggler_is_said_and_leaves_its_host_at_a_checkpoint(call):
+async def test_a_straggler_is_said_and_leaves_its_host_at_a_checkpoint(call, monkeypatch):
     """Jobs report their step as the checkpoint that they would resume from; on w1 a step takes ten times longer."""
     work = (
-        "case $HOME in */w1/*) pause=5;; *) pause=0.5;; esac; read step < ~/../../$TPU_JOB; "
+        "case $HOME in */w1/*) pause=3;; *) pause=0.3;; esac; read step < ~/../../$TPU_JOB; "
         "for step in $(seq ${step:-1} 12); do sleep $pause; echo $step > ~/../../$TPU_JOB; "
         "echo $step > $TPU_PROGRESS_FILE; done; echo ended on ${HOME%/home}"
     )
+    monkeypatch.setenv("SNAKEMAKE_TPU_TIMES", "beat=0.3")
     async with call() as controller:
         await controller.run("first")
         jobs = [controller.run(f"job{n}", work, like="count 60") for n in range(4)]
@@ -307,15 +328,16 @@ async def test_a_straggler_is_said_and_leaves_its_host_at_a_checkpoint(call):
 
 
 @pytest.mark.full
-async def test_an_outage_on_the_side_of_the_controller_is_no_fault_of_a_job(call, empty_pod):
-    """Hosts reach the bucket meanwhile. A minute lasts a second, as it does for the fence of emulated hosts."""
+async def test_an_outage_on_the_side_of_the_controller_is_no_fault_of_a_job(call, empty_pod, monkeypatch):
+    """Hosts reach the bucket meanwhile."""
+    monkeypatch.setenv("SNAKEMAKE_TPU_TIMES", "silence=3 beat=0.5")
     async with call() as controller:
         work = "sleep 2; echo line; test $TPU_LAUNCH = 1"
         jobs = [controller.run("whole", f"tpurun bash -c '{work}'", hosts=4), controller.run("next", work)]
         running = asyncio.gather(*jobs)
         await until(lambda: any(host.jobs() for host in empty_pod.hosts))
         controller.away, empty_pod.api.offline = True, True
-        await asyncio.sleep(15)
+        await asyncio.sleep(6)  # twice as long as a host may be silent
         controller.away, empty_pod.api.offline = False, False
         assert [outcome.message for outcome in await running] == ["", ""]
         assert {f"[whole {rank}] line" for rank in range(4)} < set(controller.lines)
@@ -323,34 +345,42 @@ async def test_an_outage_on_the_side_of_the_controller_is_no_fault_of_a_job(call
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("hangs", ["api", "bucket"])
-async def test_the_end_of_a_call_is_bounded_and_says_what_may_cost(call, empty_pod, monkeypatch, hangs):
+@pytest.mark.parametrize(
+    ("hangs", "said", "costs"),
+    [
+        (
+            "api",
+            "the request could not be withdrawn: Google has not deleted it within 0 s",
+            "may still exist and cost money (Google did not answer within 0 s): ",
+        ),
+        (
+            "bucket",
+            "its lease could not be released and ends by itself",
+            "(v4-32, READY) still exists and costs money",
+        ),
+    ],
+    ids=["api", "bucket"],
+)
+async def test_the_end_of_a_call_is_bounded_and_says_what_may_cost(
+    call, empty_pod, monkeypatch, hangs, said, costs
+):
     monkeypatch.setattr(slices, "CLOSE_SECONDS", 0.5)
-    go = threading.Event()
+    api, go = empty_pod.api, threading.Event()
     try:
         async with call() as controller:
-            if hangs == "api":
-                empty_pod.api.full_zones.add("us-central2-b")
+            api.full_zones |= {"us-central2-b"} if hangs == "api" else set()
             running = asyncio.ensure_future(controller.run("job", "sleep 600"))
-            await until(lambda: empty_pod.api.queued if hangs == "api" else empty_pod.jobs())
-            await asyncio.sleep(1)
+            await until(lambda: api.queued if hangs == "api" else empty_pod.jobs())
             if hangs == "api":
-                monkeypatch.setattr(empty_pod.api, "_admit", lambda *_: go.wait())
+                await until(lambda: "WAITING_FOR_RESOURCES" in controller.output)
+                monkeypatch.setattr(api, "_admit", lambda *_: go.wait())
             else:
                 controller.hang = go
             running.cancel()
-            began = time.monotonic()
-            left = await controller.pool.close()
-            assert time.monotonic() - began < 10
+            left = await asyncio.wait_for(controller.pool.close(), 10)
             controller.dead.set()
     finally:
         go.set()  # the threads that hang
-    if hangs == "api":
-        said = "the request could not be withdrawn: Google has not deleted it within 0 s"
-        costs = "may still exist and cost money (Google did not answer within 0 s): "
-    else:
-        said = "its lease could not be released and ends by itself"
-        costs = "(v4-32, READY) still exists and costs money"
     assert said in controller.output
     assert left.startswith(f"TPU pod pod {costs}")
 

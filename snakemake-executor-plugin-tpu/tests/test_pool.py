@@ -18,30 +18,26 @@ from snakemake_executor_plugin_tpu.slice import Slice
 class FakeSlice(Slice):
     """A slice whose state the test sets."""
 
-    why_retire, gone, _deleted = "", None, False
+    why_retire, gone, _deleted, is_starting, starts = "", None, False, False, 0
 
     def __init__(self, name: str, hosts: int, up: bool = True) -> None:
-        self.name, self.hosts, self.holder, self.error = name, hosts, {}, None
-        self.control = SimpleNamespace(free=lambda: list(range(hosts)), beats={}) if up else None
-        self.starting, self.starts, self.ticked = False, 0, asyncio.Event()
-        self.task, self.on_tick = None, lambda: None
+        self.name, self.hosts, self.holder, self.error, self.control = name, hosts, {}, None, None
         self.cloud = SimpleNamespace(describe=self.describe)
-
-    is_starting = property(lambda self: self.starting)
+        self.on_tick = lambda: None
+        if up:
+            self.come()
 
     async def describe(self):
         return SimpleNamespace(is_ready=False)
 
     def start(self):
-        self.starting, self.error = True, None
+        self.is_starting, self.error = True, None
         self.starts += 1
 
     def come(self, error: str = "") -> None:
         """End the start."""
-        self.starting = False
-        if error:
-            self.error = PodError(error)
-        else:
+        self.is_starting, self.error = False, PodError(error) if error else None
+        if not error:
             self.control = SimpleNamespace(free=lambda: list(range(self.hosts)), beats={})
         self.on_tick()
 

@@ -26,7 +26,7 @@ def request(url, data=None, **headers):
 
 def call(url, data=None):
     """Call the bucket, as long as it takes."""
-    for attempt in range(1000):
+    while True:
         try:
             if not headers:
                 token = json.loads(request(TOKEN, **{"Metadata-Flavor": "Google"}))
@@ -40,33 +40,30 @@ def call(url, data=None):
             pass
         if stopping:
             sys.exit(143)
-        time.sleep(min(1.0, 0.1 * (attempt + 1)))
-    raise SystemExit("the bucket does not answer")
+        time.sleep(0.2)
+
+
+def place(path):
+    bucket, _, name = path.partition("/")
+    return bucket, urllib.parse.quote(name, safe="")
 
 
 def put(path, text):
-    bucket, _, name = path.partition("/")
-    name = urllib.parse.quote(name, safe="")
+    bucket, name = place(path)
     call(f"{URL}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}", str(text).encode())
 
 
 def get(path):
-    bucket, _, name = path.partition("/")
-    return call(f"{URL}/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}?alt=media")
+    bucket, name = place(path)
+    return call(f"{URL}/storage/v1/b/{bucket}/o/{name}?alt=media")
 
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int)
 parser.add_argument("--seconds", type=float)
-parser.add_argument("--checkpoint")
-parser.add_argument("--seed")
-parser.add_argument("--out")
-parser.add_argument("--fail-rank", type=int, default=-1)
-parser.add_argument(
-    "--hold", type=int, default=-1, help="in launch 1, wait at this step for the object `release`"
-)
-parser.add_argument("--mute", action="store_true")
-parser.add_argument("--verbose", action="store_true")
+for name in ("checkpoint", "seed", "out"):
+    parser.add_argument(f"--{name}")
+parser.add_argument("--hold", type=int, help="in launch 1, wait at this step for the object `release`")
 parser.add_argument("--stubborn", action="store_true")
 args = parser.parse_args()
 
@@ -90,21 +87,14 @@ else:
     step = int(found or 0)
 variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COUNT_OPTION")
 seen = {key: value for key, value in os.environ.items() if key.startswith("TPU_") or key in variables}
-secret = f"{len(os.environ.get('COUNT_SECRET', ''))} characters"
-put(
-    f"{args.checkpoint}/launches/{LAUNCH}-{RANK}",
-    json.dumps({"from": step, "environment": seen, "secret": secret}),
-)
+put(f"{args.checkpoint}/launches/{LAUNCH}-{RANK}", json.dumps({"from": step, "environment": seen}))
 print(f"launch {LAUNCH}, rank {RANK} of {SIZE}: from step {step}", flush=True)
 if RANK == 0:
     put(f"{args.checkpoint}/owner", LAUNCH)
 while step < args.steps:
     time.sleep(args.seconds)
     step += 1
-    if args.fail_rank == RANK and step == 2:
-        print(f"rank {RANK} cannot continue", file=sys.stderr, flush=True)
-        sys.exit(3)
-    if RANK == 0 and not args.mute:
+    if RANK == 0:
         # No fault may cause two launches of one job at the same time.
         if (owner := get(f"{args.checkpoint}/owner").decode()) != LAUNCH:
             put(f"{args.checkpoint}/duplicates/{LAUNCH}", owner)
@@ -113,14 +103,11 @@ while step < args.steps:
         with open(os.environ["TPU_PROGRESS_FILE"], "w") as file:
             file.write(str(step))
     print(f"step {step}", flush=True)
-    if args.verbose:
-        print("." * 300, flush=True)
     while args.hold == step and LAUNCH == "1" and not stopping and get(f"{args.checkpoint}/release") is None:
         time.sleep(0.05)
     if stopping:
         sys.exit(143)
 if RANK == 0:
+    job = args.checkpoint.rpartition("/")[2]
     with open(args.seed) as file, open(args.out, "w") as out:
-        out.write(
-            f"{args.checkpoint.rpartition('/')[2]} counted to {step} with seed {file.read().strip()} on {SIZE}\n"
-        )
+        out.write(f"{job} counted to {step} with seed {file.read().strip()} on {SIZE}\n")
