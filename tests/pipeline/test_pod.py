@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.faults import default_signals, until
-from benchmarks.pod_faults import campaign
+from benchmarks.pod_faults import campaign, default_signals, until
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.emulator.hosts import send
 from tests import warm

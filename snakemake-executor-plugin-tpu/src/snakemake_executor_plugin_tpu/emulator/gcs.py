@@ -78,9 +78,8 @@ class GcsServer:
 class Proxy(HttpServer):
     """Forwards requests that `roles` allow and counts them by method.
 
-    While it is `down` nobody gets an answer but 503. The next `failures` requests fail, every request takes `latency`
-    seconds longer, uploads of objects whose path contains `refused` are answered by 403, every second upload of a
-    `lossy` server succeeds and is answered by 503, and with a `limit` each name takes one upload a second.
+    While it is `down` nobody gets an answer but 503. Every request takes `latency` seconds longer, every second upload
+    of a `lossy` server succeeds and is answered by 503, and with a `limit` each name takes one upload a second.
 
     With `google`, whoever does not use Google's library has to show a token of the hosts' account. `strike` is called
     before and after each upload with the object's name and the host (None: not a host); if it returns True, the client
@@ -101,8 +100,7 @@ class Proxy(HttpServer):
     def clear_faults(self) -> None:
         """Answer every request at once again."""
         self.down = self.lossy = self.limit = False
-        self.failures, self.latency, self.refused, self.limited = 0, 0.0, "", 0
-        self.lost_sessions = 0
+        self.latency, self.limited, self.lost_sessions = 0.0, 0, 0
         self.strike = lambda moment, name, host: None
 
     def outage(self, seconds: float) -> None:
@@ -117,9 +115,8 @@ class Proxy(HttpServer):
             self.counts[method] = self.counts.get(method, 0) + 1
             if upload := path.startswith("/upload/"):
                 self.uploads.append(path)
-            if self.down or self.failures:
-                self.failures -= self.failures > 0
-                return (500, 503)[self.failures % 2], "emulated outage"
+            if self.down:
+                return 503, "emulated outage"
             if self.lost_sessions and "upload_id=" in path:
                 self.lost_sessions -= 1
                 return 410, "Gone"
@@ -130,8 +127,6 @@ class Proxy(HttpServer):
                     self.limited += 1
                     return 429, "The object exceeded the rate limit for object mutation operations."
                 self.written[name] = now
-        if upload and self.refused and self.refused in name:
-            return 403, "Object is subject to bucket's retention policy and cannot be overwritten."
         return None
 
 

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -85,9 +84,8 @@ class Host:
             "TMPDIR": str(folder / "tmp"),
             "GCE_METADATA_HOST": f"127.0.0.1:{metadata.server_port}",
         }
-        self.is_up = self.deaf = False
+        self.is_up = False
         self.process: subprocess.Popen[bytes] | None = None
-        self.brake: tuple[threading.Thread, threading.Event] | None = None
 
     @property
     def home(self) -> Path:
@@ -109,8 +107,6 @@ class Host:
         for folder in (self.home, self.folder / "tmp"):
             folder.mkdir(parents=True, exist_ok=True)
         self.is_up = True
-        if self.deaf:  # the machine runs, and its startup script hangs or is not there
-            return
         script = self.folder / "startup-script"
         script.write_text(dict(self.metadata.node.metadata).get("startup-script", "#!/bin/sh\n"))
         script.chmod(0o700)
@@ -168,29 +164,8 @@ class Host:
             send(signal.SIGSTOP, self.processes())
 
     def release(self) -> None:
-        """Let a frozen or slow host go on."""
-        if self.brake is not None:
-            thread, stop = self.brake
-            stop.set()
-            thread.join()
-            self.brake = None
+        """Let a frozen host go on."""
         send(signal.SIGCONT, self.processes())
-
-    def slow_down(self, factor: float, period: float = 0.2) -> None:
-        """Let the host's jobs run only one of `factor` parts of the time."""
-        stop = threading.Event()
-
-        def brake() -> None:
-            while not stop.is_set():
-                pids = list(self.jobs())
-                send(signal.SIGSTOP, pids)
-                stop.wait(period * (1 - 1 / factor))
-                send(signal.SIGCONT, pids)
-                stop.wait(period / factor)
-
-        self.release()
-        self.brake = threading.Thread(target=brake, daemon=True), stop
-        self.brake[0].start()
 
     def kill_loop(self) -> bool:
         """Kill the process that waits for jobs; return whether there was one."""
