@@ -1,29 +1,26 @@
-"""One command for a GPU, in four minutes with a cold cache: what decides its speed, and how fast we train and evaluate.
+"""One command for a GPU, in four minutes with a cold cache: how fast we train and evaluate.
 
     python -m benchmarks.gpu [--json FILE]     # FILE is what to send
     python -m benchmarks.gpu --tiny            # the same script on a CPU, in seconds
 
-The recipe is the paper's (bfloat16, 768 rows) on random inputs. First the products whose layout decides the MLP mixer,
-and attention by PyTorch's backends: `x` is relative to the line before which the part begins. Then whole steps, in
-turns with `compiled` and `eager`, the paper's equations in plain PyTorch (tests/model/equations.py) with and without
-torch.compile, and with `uncaptured`, our own step without CUDA graphs. `of_roofline`: the time that the step would take
-if each product ran at the rate of a large one and each other kernel at the rate of a copy, both measured in the same
-process, over the time it takes. What does not run is named with its error, and the rest goes on.
+The recipe is the paper's (bfloat16, 768 rows) on random inputs: whole steps in turns with `compiled` and `eager`, the
+paper's equations in plain PyTorch (tests/model/equations.py) with and without torch.compile, and with `uncaptured`, our
+own step without CUDA graphs. `of_roofline`: the time that the step would take if each product ran at the rate of a
+large one and each other kernel at the rate of a copy, both measured in the same process, over the time it takes. What
+does not run is named with its error, and the rest goes on.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import step
-from benchmarks.frame import best_seconds, finish, in_turns, parser, table
+from benchmarks.frame import best_seconds, finish, in_turns, parser
 from trm.backends.base import Backend
 from trm.backends.registry import open_backend
 from trm.study.flops import inner_width, step_flops
@@ -91,62 +88,6 @@ def copy_rate(tiny: bool, backend: Backend) -> float:
     return 2 * len(source) / best_seconds(source.clone, backend)
 
 
-def parts(tiny: bool, backend: Backend) -> Iterator[tuple[str, str, float, Callable[[], Any]]]:
-    """What decides: part, variant, FLOPs, call. Each part begins with what it is compared with."""
-    model, rows = run_of("mlp", tiny).model, 2 if tiny else 768
-    dtype = torch.float32 if tiny else torch.bfloat16
-    L, D, heads = CELLS + model.puzzle_tokens, model.d_model, model.heads
-    inner, N = inner_width(model, L), rows * D
-
-    def random(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, device=backend.device, dtype=dtype)
-
-    x, grad, by_inner = random(L, N), random(2 * inner, N), random(2 * inner, L)
-    aligned = by_inner.t().contiguous().t()
-    flops = 4.0 * inner * L * N
-    yield "gate and up", "rows of 97", flops, lambda: by_inner @ x
-    yield "gate and up", "rows of 2 I (ours)", flops, lambda: aligned @ x
-    yield "their gradient of x", "rows of 97", flops, lambda: by_inner.t() @ grad
-    yield "their gradient of x", "rows of 2 I (ours)", flops, lambda: aligned.t() @ grad
-    yield "their gradient of the weight", "rows of 97", flops, lambda: grad @ x.t()
-    yield "their gradient of the weight", "rows of 2 I (ours)", flops, lambda: x @ grad.t()
-    split = [t.view(len(t), 32, -1).transpose(0, 1) for t in (x, grad)]
-    yield (
-        "their gradient of the weight",
-        "in 32 parts",
-        flops,
-        lambda: torch.bmm(split[0], split[1].mT).sum(0),
-    )
-    qkv = random(L, rows, 3, heads, D // heads).permute(2, 1, 3, 0, 4)
-    for name in ("default", *(() if tiny else ("FLASH_ATTENTION", "CUDNN_ATTENTION"))):
-
-        def attend(name: str = name) -> None:
-            kinds = (
-                list(SDPBackend.__members__.values())[1:]
-                if name == "default"
-                else [getattr(SDPBackend, name)]
-            )
-            with sdpa_kernel(kinds):
-                F.scaled_dot_product_attention(*qkv)
-
-        yield "attention", name, 4.0 * L * L * N, attend
-
-
-def part_rows(tiny: bool, backend: Backend, problems: dict[str, str]) -> list[dict[str, Any]]:
-    """The first table."""
-    rows: list[dict[str, Any]] = []
-    for part, variant, flops, call in parts(tiny, backend):
-        try:
-            seconds = best_seconds(call, backend)
-        except RuntimeError as error:
-            problems[f"{part}, {variant}"] = str(error).splitlines()[0]
-            continue
-        first = next((row["ms"] for row in rows if row["part"] == part), 1e3 * seconds)
-        row = {"part": part, "variant": variant, "ms": 1e3 * seconds, "TFLOP/s": flops / seconds / 1e12}
-        rows.append(row | {"x": first / row["ms"]})
-    return rows
-
-
 def calls_of(
     what: str, mixer: str, backend: Backend, tiny: bool
 ) -> tuple[dict[str, Callable[[], Any]], int, int]:
@@ -197,8 +138,6 @@ def main() -> int:
     args = options.parse_args()
     backend = open_backend("auto" if not args.tiny else "cpu")
     began, problems, rows = time.monotonic(), {}, []
-    products = part_rows(args.tiny, backend, problems)
-    print(table(products), flush=True)
     rates = (
         step.matmul_ceiling(run_of("mlp", args.tiny).training.precision, backend),
         copy_rate(args.tiny, backend),
@@ -217,7 +156,7 @@ def main() -> int:
             problems[name] = (str(error).splitlines() or [type(error).__name__])[0]
     for name, problem in problems.items():
         print(f"{name}: {problem}")
-    more = {"ceiling": rates[0], "elements per second": rates[1], "products": products, "problems": problems}
+    more = {"ceiling": rates[0], "elements per second": rates[1], "problems": problems}
     finish(rows, args.json, device=backend.device_name(), torch=torch.__version__, **more)
     return sum(problem != "no time left" for problem in problems.values())
 
