@@ -21,6 +21,13 @@ from snakemake_executor_plugin_tpu.slice import Slice
 REQUEST = JobRequest("job", "same", "job", 1, "true", {}, b"")
 
 
+async def eventually(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds, for at most `PATIENCE` seconds, while controllers go on."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.1)
+
+
 class Killed(Exception):
     """What the threads of a killed call get; nothing repeats it."""
 
@@ -98,9 +105,7 @@ class Controller:
 
     async def all_free(self) -> None:
         """Wait until every host is free: then job i of so many is on host i."""
-        async with asyncio.timeout(PATIENCE):
-            while len(self.slices[0].control.free()) < self.slices[0].hosts:
-                await asyncio.sleep(0.1)
+        await eventually(lambda: len(self.slices[0].control.free()) == self.slices[0].hosts)
 
     @property
     def output(self) -> str:

@@ -115,26 +115,11 @@ def test_the_script_runs_at_each_boot_and_the_disk_stays(pod):
     assert before not in host.processes()
 
 
-def test_the_pod_deletes_itself_with_its_accounts_permission(pod):
-    url = f"http://127.0.0.1:{pod.google.server_port}/v2/{PARENT}/queuedResources/{NAME}?force=true"
-    assert ask(url, method="DELETE")[0] == 401
-    pod.google.may_delete = False
-    assert ask(url, method="DELETE", **token(pod))[0] == 403
-    pod.google.may_delete = True
-    assert ask(url, method="DELETE", **token(pod))[0] == 200
-    assert not any(host.is_up or host.processes() for host in pod.hosts)
-
-
 def test_a_pod_from_a_shell(tmp_path):
-    program = [sys.executable, "-m", "snakemake_executor_plugin_tpu.emulator", "--dir", "pod"]
-    said = subprocess.run(
-        [*program, "--accelerator-type", "v4-16"],
-        input="status\npreempt\noutage 0\nkill 1\nfly\nkill 7\ndown\nstatus\n",
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    program = [sys.executable, "-m", "snakemake_executor_plugin_tpu.emulator", "--accelerator-type", "v4-16"]
+    words = "status\npreempt\noutage 0\nkill 1\nfly\nkill 7\ndown\nstatus\n"
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 240}
+    said = subprocess.run([*program, "--dir", "pod"], input=words, **options)
     assert said.returncode == 0, said.stderr
     ready, *states = said.stdout.splitlines()
     assert ready == f"Bucket and TPU API are up. In another shell: . {tmp_path}/pod/environment"

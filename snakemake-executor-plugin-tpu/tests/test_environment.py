@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from calls import Controller
+from calls import Controller, eventually
 from study import Study
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
@@ -98,12 +98,11 @@ async def test_a_minute_without_a_package_index_is_waited_for_once_a_slice_was_u
     async with Controller(pod, tmp_path / "call", requirements=str(lock)) as controller:
         work = "test $TPU_LAUNCH = 1 && sleep 600; $TPU_PYTHON -c 'import tiny'"
         running = asyncio.ensure_future(controller.run("job", work))
-        while not any("worker.runner" in line for line in pod.jobs().values()):
-            await asyncio.sleep(0.1)
+        await eventually(lambda: any("worker.runner" in line for line in pod.jobs().values()))
         away = wheel.rename(tmp_path / "away")
         pod.preempt()
-        while "cannot make the jobs' environment and tries again; jobs wait" not in controller.output:
-            await asyncio.sleep(0.1)
+        said = "cannot make the jobs' environment and tries again; jobs wait"
+        await eventually(lambda: said in controller.output)
         away.rename(wheel)
         outcome = await running
         assert outcome.ok, outcome.message

@@ -99,17 +99,6 @@ def test_a_call_that_is_ended_stops_its_jobs_and_says_what_costs(study):
     assert one.launches("a")["2-0"]["from"] == 6
 
 
-def test_ctrl_c_while_queued_withdraws_the_request(study):
-    one = study({"a": {}})
-    one.pod.api.full_zones.add("us-central2-b")
-    call = one.start()
-    call.wait_for("WAITING_FOR_RESOURCES")
-    call.signal(signal.SIGINT)
-    assert call.wait() == 1
-    assert "the request was withdrawn" in call.output
-    until(lambda: not one.pod.api.queued)
-
-
 @pytest.mark.full
 @pytest.mark.skipif(bool(why_not(disk=True)), reason=why_not(disk=True) or "")
 def test_a_full_disk_is_cleaned_and_the_pod_kept(tmp_path):
