@@ -20,10 +20,11 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.full, pytest.mark.skipif(bool(why_not()), reason=why_not() or "")]
 
 
-@pytest.fixture
-def wheel(tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
     """Return the wheel of a module that also makes this Python's packages, such as Snakemake, available."""
-    path, info = tmp_path / "tiny-42.0-py3-none-any.whl", "tiny-42.0.dist-info"
+    path = tmp_path_factory.mktemp("wheels") / "tiny-42.0-py3-none-any.whl"
+    info = "tiny-42.0.dist-info"
     files = {
         "tiny.py": "ANSWER = 42\n",
         "these.pth": "".join(
@@ -39,7 +40,7 @@ def wheel(tmp_path) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lock(wheel) -> Path:
     """Return a lock file of that wheel."""
     path = wheel.with_name("jobs.lock")
@@ -47,23 +48,23 @@ def lock(wheel) -> Path:
     return path
 
 
-@pytest.fixture
-def pod(tmp_path):
-    """Return a pod of two hosts with a package index."""
-    with EmulatedPod(tmp_path / "pod", "v4-16", wheels=tmp_path) as pod:
+@pytest.fixture(scope="module")
+def pod(tmp_path_factory):
+    """Return the servers of a pod of two hosts with a package index that has uv alone."""
+    with EmulatedPod(tmp_path_factory.mktemp("pod"), "v4-16", internet=True) as pod:
         yield pod
 
 
-def test_environment_is_made_once_on_each_host(pod, lock, tmp_path):
+def test_environment_is_made_once_on_each_host(empty_pod, lock, tmp_path):
     profile = {"tpu-accelerator-type": "v4-16", "resources": {"tpu_hosts": 2}, "tpu-requirements": str(lock)}
-    study = Study(tmp_path / "study", pod, {"a": {}, "b": {}}, **profile)
+    study = Study(tmp_path / "study", empty_pod, {"a": {}, "b": {}}, **profile)
     snakefile, program = (
         study.folder / "Snakefile",
         "import sys, tiny; print(tiny.ANSWER, *sys.version_info[:2])",
     )
     said = f"export COUNT_OPTION=$(python -c '{program}'); "
     snakefile.write_text(snakefile.read_text().replace("export COUNT_OPTION={params.job:q}; ", said))
-    made = [host.home / ".snakemake-tpu" / "environments" for host in pod.hosts]
+    made = [host.home / ".snakemake-tpu" / "environments" for host in empty_pod.hosts]
     try:
         assert "2 of 2 host(s) answer, the environment is ready on 2" in study.run()
         assert all("Installed 1 package" in (path.parent / "environment.log").read_text() for path in made)
@@ -94,13 +95,15 @@ def test_a_build_that_fails_is_not_blamed_on_the_lock_file_that_replaced_its_own
     builder.process.wait()
 
 
-async def test_a_minute_without_a_package_index_is_waited_for_once_a_slice_was_up(pod, lock, wheel, tmp_path):
-    async with Controller(pod, tmp_path / "call", requirements=str(lock)) as controller:
+async def test_a_minute_without_a_package_index_is_waited_for_once_a_slice_was_up(
+    empty_pod, lock, wheel, tmp_path
+):
+    async with Controller(empty_pod, tmp_path / "call", requirements=str(lock)) as controller:
         work = "test $TPU_LAUNCH = 1 && sleep 600; $TPU_PYTHON -c 'import tiny'"
         running = asyncio.ensure_future(controller.run("job", work))
-        await eventually(lambda: any("worker.runner" in line for line in pod.jobs().values()))
+        await eventually(lambda: any("worker.runner" in line for line in empty_pod.jobs().values()))
         away = wheel.rename(tmp_path / "away")
-        pod.preempt()
+        empty_pod.preempt()
         said = "cannot make the jobs' environment and tries again; jobs wait"
         await eventually(lambda: said in controller.output)
         away.rename(wheel)

@@ -39,7 +39,7 @@ class EmulatedPod:
         *,
         slices: int = 1,
         disk_mb: int | None = None,
-        wheels: Path | None = None,
+        internet: bool = False,
         times: str = "",
     ) -> None:
         """Prepare a pod.
@@ -48,7 +48,7 @@ class EmulatedPod:
             folder: everything of the pod.
             slices: room for a pool of this many slices.
             disk_mb: size of each host's own disk; by default the hosts share this machine's.
-            wheels: wheels for the hosts' package index; by default they have none, as behind a firewall.
+            internet: whether the hosts have a package index with uv; by default none, as behind a firewall.
             times: intervals of hosts and controllers, such as "poll=0.2 fence=20".
         """
         self.folder = Path(folder).resolve()
@@ -65,8 +65,8 @@ class EmulatedPod:
             "STORAGE_EMULATOR_HOST": self.gcs.url,
             "SNAKEMAKE_TPU_API": f"http://127.0.0.1:{self.google.server_port}",
         }
-        if wheels is not None:
-            environment |= make_internet(self.folder, wheels)
+        if internet:
+            environment |= make_internet(self.folder)
         self.hosts = [
             Host(
                 self.folder / f"w{rank}",
