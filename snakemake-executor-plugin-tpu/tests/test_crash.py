@@ -3,9 +3,11 @@
 import asyncio
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+BOOTS = ThreadPoolExecutor(1)  # a host ends with the thread that has booted it
 MOMENTS = ("before", "after")
 ONE_HOST = [*itertools.product(MOMENTS, ("start", "log-0/000001", "verdict", "beat", "done"))]
 RANK_0 = [*itertools.product(MOMENTS, ("start", "runs/1", "log-0/000001", "stop", "verdict"))]
@@ -25,11 +27,11 @@ def launches(file):
 
 
 class Killer:
-    """Kills the loop of a host once, at one of its writes."""
+    """Kills the loop of a host once, at one of its writes, or reboots the host."""
 
-    def __init__(self, pod, points):
+    def __init__(self, pod, points, reboots=()):
         """Take the points as {rank: (moment, end of the object's name)}."""
-        self.pod, self.points, self.lock = pod, dict(points), threading.Lock()
+        self.pod, self.points, self.reboots, self.lock = pod, dict(points), reboots, threading.Lock()
         self.struck = {}
 
     def __call__(self, moment, name, host):
@@ -45,7 +47,12 @@ class Killer:
                 point = (moment, due) == (when, True) and self.points.pop(rank)
         if not point:
             return False
-        self.pod.hosts[rank].kill_loop()
+        host = self.pod.hosts[rank]
+        if rank in self.reboots:
+            host.kill()
+            BOOTS.submit(host.boot).result()
+        else:
+            host.kill_loop()
         return True
 
 
@@ -69,11 +76,11 @@ def _batches(items, size):
 
 
 @pytest.mark.full
-async def test_loops_of_two_ranks_that_die_run_no_launch_twice(empty_pod, call, tmp_path):
+async def test_a_loop_that_dies_and_another_host_that_reboots_run_no_launch_twice(empty_pod, call, tmp_path):
     async with call() as controller:
         for number, points in enumerate(itertools.zip_longest(RANK_0, OTHERS)):
             planned = {rank: point for rank, point in zip((0, 2), points) if point}
-            empty_pod.gcs.proxy.strike = killer = Killer(empty_pod, planned)
+            empty_pod.gcs.proxy.strike = killer = Killer(empty_pod, planned, reboots={2})
             file = tmp_path / f"ran{number}"
             command = f"tpurun bash -c {noting(f'{file}-$RANK')!r}"
             outcome = await controller.run(f"job{number}", command, hosts=4)
