@@ -1,7 +1,7 @@
 """Other implementations of a training step that benchmarks/step.py compares with: forward, backward, optimiser, EMA.
 
 The published code is imported from a folder that the caller names (`--public`, a checkout of the authors' repository
-with its Python dependencies); JAX where it is installed. Neither is part of this project.
+with its Python dependencies). It is no part of this project.
 """
 
 from __future__ import annotations

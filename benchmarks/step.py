@@ -12,7 +12,6 @@ Ours and the rivals take turns, so a busy machine slows all of them:
 - `compiled`: our own model, differentiated by autograd, compiled whole by torch.compile
 - `stack`: the paper's equations in plain PyTorch (tests/model/equations.py) with their block stack compiled
 - `public`: the published code, compiled whole; the path is given by --public
-- `jax`: jitted whole, where JAX is installed (benchmarks/jax_step.py)
 
 A ratio is the median over rounds, its spread the quartiles. `processor_ratio` compares CPU seconds, which other
 processes disturb least (with one thread). `ceiling` is the rate of a large matrix product in FLOP/s, measured in the
@@ -21,16 +20,15 @@ same process.
 
 from __future__ import annotations
 
-import os
+import argparse
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import jax_step, rivals
+from benchmarks import rivals
 from benchmarks.frame import best_seconds, finish, in_turns, parser
 from tests.model.equations import EagerTrainer, EagerTRM
 from trm.backends.base import Backend
@@ -60,7 +58,7 @@ CASES: dict[str, tuple[dict[str, Any], int, int]] = {
     "paper-attention": ({"mixer": "attention", "position": "rope"}, 8, 81),
 }
 LAPTOP = [name for name in CASES if not name.startswith("paper")]
-BASELINES = ("compiled", "stack", "public", "jax")
+BASELINES = ("compiled", "stack", "public")
 
 
 def matmul_ceiling(precision: str, backend: Backend) -> float:
@@ -152,28 +150,18 @@ def rival_steps(
             steps[name], nets[name] = their_step(run, cells, vocab, backend, name, {})
         elif name == "public" and checkout and run.model.mixer == "mlp":
             steps[name] = rivals.public(checkout, run, rows, vocab)
-        elif name == "jax" and find_spec("jax") and run.model.layers == run.model.h_cycles == 1:
-            steps[name] = jax_step.step(run, rows, vocab)
     return steps, nets
 
 
-def measure(
-    case: str,
-    precision: str,
-    rounds: int,
-    backend: Backend,
-    batch: int | None,
-    baselines: list[str],
-    checkout: Path | None,
-) -> list[dict[str, Any]]:
+def measure(case: str, precision: str, backend: Backend, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Training step and evaluation of one case: a row for each baseline."""
     torch.compiler.reset()  # earlier cases would count towards torch.compile's recompilation limit
     fields, rows, cells = CASES[case]
-    rows, vocab, steps = batch or rows, 8 if cells == 36 else 11, 2
+    rows, vocab, steps = args.batch or rows, 8 if cells == 36 else 11, 2
     training = TrainingConfig(batch_size=rows, precision=precision, steps=10_000, ema=0.999)
     run = RunConfig(model=ModelConfig(**fields), training=training)
     train, state = training_step(run, cells, vocab, backend)
-    trains, nets = rival_steps(run, cells, vocab, backend, baselines, checkout)
+    trains, nets = rival_steps(run, cells, vocab, backend, args.baselines, args.public)
     evaluate, many = our_evaluation(state, backend, steps)
     ceiling = matmul_ceiling(precision, backend)
     evaluates = {
@@ -184,7 +172,7 @@ def measure(
         ("train", rows, step_flops(run.model, cells, vocab), {"ours": train} | trains),
         ("evaluate", many, steps * forward_flops(run.model, cells, vocab), {"ours": evaluate} | evaluates),
     ):
-        found = in_turns(calls, rounds, backend)
+        found = in_turns(calls, args.rounds, backend)
         ours = found.pop("ours")["seconds"]
         share = {"of_ceiling": count * flops / ours / ceiling, "ceiling": ceiling}
         for baseline, row in found.items():
@@ -204,14 +192,12 @@ def main() -> None:
     options.add_argument("--backend", default="auto")
     options.add_argument("--public", type=Path, help="a checkout of the published code")
     args = options.parse_args()
-    if args.threads == 1 and hasattr(os, "sched_setaffinity"):  # XLA's pool has a thread a processor
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     backend = open_backend(args.backend, args.threads)
     results: list[dict[str, Any]] = []
     for case in args.cases:
         for precision in args.precisions:
             print(f"{case}, {precision}", file=sys.stderr, flush=True)
-            results += measure(case, precision, args.rounds, backend, args.batch, args.baselines, args.public)
+            results += measure(case, precision, backend, args)
     device = {"device": backend.device_name(), "threads": torch.get_num_threads()}
     finish(results, args.json, **device)
 

@@ -18,10 +18,9 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from trm.checks.tpu_check.compiler import compile_for
 from trm.checks.tpu_check.worker import environment, set_libtpu_flags, trace_training
@@ -42,24 +41,6 @@ _BODY = re.compile(r'"body": ?"([^"]+)"')
 _BUNDLE = re.compile(r"\s*(?:0x)?[0-9a-f]+\s+(?:[A-Z]{2})?\s*:(?P<depth>(?: >)*) +\{")
 _JUMP = re.compile(r"sbr\.rel \(.*?\) target bundleno = \d+ \(0x[0-9a-f]+\), region = (\d+)")
 _DUMP = "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_hlo_text=true"
-
-
-@dataclass(frozen=True)
-class Collective:
-    """All collectives of one kind: count per step and total bytes of their results."""
-
-    count: int
-    bytes: int
-
-
-class Program(NamedTuple):
-    """Cycles and communication of one program."""
-
-    cycles: int
-    """Sum over the scheduled instructions, loop bodies times their trip counts; without collectives."""
-    by_kind: dict[str, int]
-    """Cycles by kind: matrix products, other fusions, copies, ..."""
-    collectives: dict[str, Collective]
 
 
 def computations(text: str) -> dict[str, list[str]]:
@@ -93,14 +74,17 @@ def shape_bytes(text: str) -> int:
     )
 
 
-def read_program(text: str, kernel: Callable[[str], tuple[str, int]] | None = None) -> Program:
-    """Cycles and collectives of a scheduled, optimised HLO module.
+def read_program(
+    text: str, kernel: Callable[[str], tuple[str, int]] | None = None
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Cycles by kind of instruction, and bytes of results by kind of collective, of a scheduled HLO module.
 
-    `kernel`: returns kind and cycles of a `tpu_custom_call`, given its line, since the compiler has no estimate of it.
+    Loop bodies count as often as they run. `kernel`: returns kind and cycles of a `tpu_custom_call`, given its line,
+    since the compiler has no estimate of it.
     """
     parts = computations(text)
     kinds: dict[str, int] = defaultdict(int)
-    sent: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    sent: dict[str, int] = defaultdict(int)
 
     def visit(name: str, times: int) -> None:
         for line in parts.get(name, ()):
@@ -119,8 +103,7 @@ def read_program(text: str, kernel: Callable[[str], tuple[str, int]] | None = No
             elif op == "call":
                 visit(_first(r"to_apply=%?([\w.\-]+)", line), times)
             elif op in COLLECTIVES:
-                sent[op][0] += times
-                sent[op][1] += times * shape_bytes(match["type"])
+                sent[op] += times * shape_bytes(match["type"])
             elif kernel and "tpu_custom_call" in line:
                 kind, cycles = kernel(line)
                 kinds[kind] += times * cycles
@@ -128,7 +111,7 @@ def read_program(text: str, kernel: Callable[[str], tuple[str, int]] | None = No
                 kinds[_kind(op, line, parts)] += times * int(estimate.group(1))
 
     visit("ENTRY", 1)
-    return Program(sum(kinds.values()), dict(kinds), {kind: Collective(*pair) for kind, pair in sent.items()})
+    return dict(kinds), dict(sent)
 
 
 def _kind(op: str, line: str, parts: dict[str, list[str]]) -> str:
@@ -272,9 +255,10 @@ def count(request: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"fits": result.fits, "gib": result.gib, "remat": remat}
     if result.fits:
         scheduled = kernel_cycles(module)
-        program = read_program(result.text, lambda line: (kernel_name(line), call_cycles(line, scheduled)))
-        sent = {kind: item.bytes for kind, item in program.collectives.items()}
-        answer |= {"cycles": program.by_kind, "sent": sent}
+        cycles, sent = read_program(
+            result.text, lambda line: (kernel_name(line), call_cycles(line, scheduled))
+        )
+        answer |= {"cycles": cycles, "sent": sent}
     return answer
 
 

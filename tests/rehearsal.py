@@ -58,14 +58,15 @@ class PodStudy:
     program = "-m trm train"
 
     def __init__(self, folder: Path, pod: EmulatedPod, study: Path | None, *words: str):
-        self.folder, self.pod, self.words = checkout(folder, study), pod, words
+        self.folder, self.pod, self.words, self.calls = checkout(folder, study), pod, words, list[Call]()
         (self.folder / "profile").symlink_to("profiles/pod")
         self.environment = os.environ | pod.environment | {"TRM_BUCKET": f"gs://{pod.bucket.name}/{PREFIX}"}
 
     def start(self, **environment: str) -> Call:
         """Start a call of Snakemake."""
         config = ("--config", "study=config/rehearsal.yaml", f"pod_hosts={len(self.pod.groups[0])}")
-        return Call(self, SNAKEMAKE, (*self.words, *config), environment)
+        self.calls.append(Call(self, SNAKEMAKE, (*self.words, *config), environment))
+        return self.calls[-1]
 
     def newest_checkpoint(self) -> int:
         """The newest step of the whole-slice run of which all parts are in the bucket, or 0."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from study import PATIENCE
 
-from snakemake_executor_plugin_tpu.emulator.pod import EmulatedPod
+from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, NAME, PROJECT, ZONE, EmulatedPod
 from snakemake_executor_plugin_tpu.google import storage_transport
 from snakemake_executor_plugin_tpu.health import Health
 from snakemake_executor_plugin_tpu.job import JobRequest, JobRun, Outcome
@@ -21,6 +21,13 @@ from snakemake_executor_plugin_tpu.slice import Slice
 REQUEST = JobRequest("job", "same", "job", 1, "true", {}, b"")
 
 
+async def eventually(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds, for at most `PATIENCE` seconds, while controllers go on."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.1)
+
+
 class Killed(Exception):
     """What the threads of a killed call get; nothing repeats it."""
 
@@ -29,18 +36,11 @@ class Controller:
     """One call: a pool that a test may kill (it says nothing more to the bucket) and start again."""
 
     def __init__(self, pod: EmulatedPod, folder: Path, **settings: Any) -> None:
-        environment = {
-            key.removeprefix("SNAKEMAKE_TPU_").lower(): value for key, value in pod.environment.items()
-        }
-        known = {name: environment[name] for name in ("project", "zone", "name", "api_endpoint")}
-        defaults = {"accelerator_type": pod.accelerator_type, "create": True, "idle_delete": 0, "grace": 2}
-        settings = {
-            "bucket": f"emulated/{uuid.uuid4().hex[:8]}",
-            "python": sys.executable,
-            **defaults,
-            **settings,
-        }
-        self.settings, self.folder = ExecutorSettings(**known, **settings), folder
+        self.pod, self.folder = pod, folder
+        self.given = {"bucket": f"{BUCKET}/{uuid.uuid4().hex[:8]}", **settings}
+        where = {"project": PROJECT, "zone": ZONE, "name": NAME, "api_endpoint": f"127.0.0.1:{pod.api.port}"}
+        usual = {"accelerator_type": pod.accelerator_type, "create": True, "idle_delete": 0, "grace": 2}
+        self.settings = ExecutorSettings(**where, **{"python": sys.executable, **usual, **self.given})
         self.lines: list[str] = []
         self.dead = asyncio.Event()
         self.strike: Callable[[str, str], bool] = lambda moment, name: False
@@ -51,11 +51,7 @@ class Controller:
 
     def again(self) -> "Controller":
         """Return the next call on the same pod from the same folder."""
-        new = object.__new__(Controller)
-        new.__dict__.update(
-            self.__dict__, lines=[], dead=asyncio.Event(), runs={}, strike=lambda moment, name: False
-        )
-        return new
+        return Controller(self.pod, self.folder, **self.given)
 
     def transport(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Any:
         """Send a request unless this call is dead; `strike` kills it before or after an upload."""
@@ -99,14 +95,17 @@ class Controller:
     async def run(self, slot: str = "job", command: str = "true", **request: Any) -> Outcome:
         """Run a job to its end, as Snakemake does: it is collected once its success was told."""
         wanted = replace(REQUEST, slot=slot, label=slot, command=command, **request)
-        self.runs[slot] = run = JobRun(
-            wanted, self.pool, self.folder / "logs" / slot, self.settings, self.lines.append
-        )
+        logs = self.folder / "logs" / slot
+        self.runs[slot] = run = JobRun(wanted, self.pool, logs, self.settings, self.lines.append)
         outcome = await asyncio.wait_for(run.run(), PATIENCE)
         if outcome.ok:
             await run.collect()
         self.runs.pop(slot)
         return outcome
+
+    async def all_free(self) -> None:
+        """Wait until every host is free: then job i of so many is on host i."""
+        await eventually(lambda: len(self.slices[0].control.free()) == self.slices[0].hosts)
 
     @property
     def output(self) -> str:

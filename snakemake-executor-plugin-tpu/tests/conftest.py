@@ -12,6 +12,7 @@ from study import Call, Study
 from snakemake_executor_plugin_tpu.capacity import Capacity
 from snakemake_executor_plugin_tpu.cloud import TpuCloud
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 from snakemake_executor_plugin_tpu.emulator.tpu_api import TpuApi
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 from tests.warm import Popen
@@ -50,13 +51,6 @@ def small_call(call):
 
 
 @pytest.fixture
-def people(empty_pod, tmp_path, monkeypatch):
-    """Set the environment of commands for people on the pod."""
-    for name, value in {**empty_pod.environment, "XDG_CACHE_HOME": str(tmp_path)}.items():
-        monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
 def study(empty_pod, tmp_path):
     """Return a function that makes a study, whose calls end with the test."""
     made = []
@@ -68,6 +62,16 @@ def study(empty_pod, tmp_path):
     yield make
     for one in made:
         one.end()
+
+
+@pytest.fixture(scope="session")
+def gcs(tmp_path_factory):
+    """Return a server of Cloud Storage with a bucket of its own."""
+    server = GcsServer(tmp_path_factory.mktemp("gcs") / "log")
+    server.start()
+    server.create_bucket("tests")
+    yield server
+    server.stop()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -93,18 +92,10 @@ class Study:
         assert call.wait() == code, call.output
         return call.output
 
-    def command(self, *words: str, **environment: str) -> tuple[int, str]:
+    def command(self, *words: str) -> tuple[int, str]:
         """Run a command of the plugin and return its exit code and output."""
-        program = [sys.executable, "-m", "snakemake_executor_plugin_tpu", "--profile", "profile", *words]
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        with Call.popen(
-            program, cwd=self.folder, env=self.environment | environment, text=True, **pipes
-        ) as command:
-            try:
-                said, _ = command.communicate(timeout=PATIENCE)
-            finally:
-                command.kill()
-        return command.returncode, said
+        call = self.start(*words, program=("-m", "snakemake_executor_plugin_tpu"))
+        return call.wait(), call.output
 
     def end(self) -> None:
         """End every call."""
@@ -139,10 +130,6 @@ class Study:
         """Let a waiting job continue."""
         self.pod.bucket.blob(f"{self.prefix}/checkpoints/{job}/release").upload_from_string("go")
 
-    def step(self, job: str) -> int:
-        """Return the step of a job's checkpoint."""
-        return int(self.pod.bucket.blob(f"{self.prefix}/checkpoints/{job}/step").download_as_bytes())
-
     def launches(self, job: str) -> dict[str, dict[str, Any]]:
         """Return what each rank of each launch saw, by 'launch-rank'."""
         prefix = f"{self.prefix}/checkpoints/{job}/launches/"
@@ -158,62 +145,43 @@ class Call:
     def __init__(
         self, study: Study, program: tuple[str, ...], arguments: tuple[str, ...], environment: dict[str, str]
     ):
-        self.lines: list[str] = []
-        self.news = threading.Condition()
-        with default_signals():
+        self.log = study.folder / f"call{len(study.calls)}.log"
+        command = [sys.executable, "-X", "faulthandler", *program, "--profile", "profile", *arguments]
+        with default_signals(), self.log.open("wb") as log:
             self.process = self.popen(
-                [sys.executable, "-X", "faulthandler", *program, "--profile", "profile", *arguments],
+                command,
                 cwd=study.folder,
-                env={**study.environment, **environment},
+                env=study.environment | environment,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
             )
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout
-        for line in self.process.stdout:
-            with self.news:
-                self.lines.append(line)
-                self.news.notify_all()
-        with self.news:
-            self.lines.append("")
-            self.news.notify_all()
 
     @property
     def output(self) -> str:
         """Return the output so far."""
-        return "".join(self.lines)
+        return self.log.read_text(errors="replace")
 
-    def wait_for(self, pattern: str, timeout: float = PATIENCE) -> str:
-        """Wait until the output matches and return the matching line."""
+    def wait_for(self, pattern: str) -> str:
+        """Wait until a line of the output matches, and return it."""
+        until(lambda: self.says(pattern) or self.process.poll() is not None)
+        line = self.says(pattern)
+        assert line, f"{pattern}: {self.output}"
+        return line
 
-        def match() -> str | None:
-            return next((line for line in self.lines if re.search(pattern, line)), None)
-
-        with self.news:
-            self.news.wait_for(lambda: match() or self.lines[-1:] == [""], timeout)
-            line = match()
-            assert line is not None, f"{pattern}: {self.output}"
-            return line
+    def says(self, pattern: str) -> str:
+        """Return the first line of the output that matches, or ""."""
+        return next((line for line in self.output.splitlines() if re.search(pattern, line)), "")
 
     def wait(self, timeout: float = PATIENCE) -> int:
         """Wait for the end and return the exit code; after `timeout` fail with the stack of each thread."""
         try:
-            code = self.process.wait(timeout)
+            return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGABRT)  # faulthandler prints the threads and ends the process
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(10)
-            self.end()
+            self.process.wait()
             raise AssertionError(f"Snakemake has not ended within {timeout} s: {self.output}") from None
-        self.reader.join(10)
-        return code
 
     def signal(self, number: int) -> None:
         """Send a signal to the controller process only."""
@@ -224,6 +192,3 @@ class Call:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self.reader.join(10)
-        assert self.process.stdout
-        self.process.stdout.close()

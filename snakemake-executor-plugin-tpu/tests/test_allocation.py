@@ -30,12 +30,5 @@ def test_a_job_gets_one_host_or_all():
 def test_only_one_host_of_many_hides_the_others_from_libtpu():
     assert libtpu_variables(8, slice_of("v4-64")) == {} == libtpu_variables(1, slice_of("v4-8"))
     assert libtpu_variables(1, slice_of("v4-64"))["TPU_CHIPS_PER_PROCESS_BOUNDS"] == "2,2,1"
-
-
-@pytest.mark.parametrize(
-    ("slice", "host"),
-    [("v4-64", "v4-8"), ("v3-32", "v3-8"), ("v5litepod-16", "v5litepod-4"), ("v6e-32", "v6e-4")],
-)
-def test_type_of_one_host(slice, host):
-    assert slice_of(slice).host_type == host
-    assert libtpu_variables(1, slice_of(slice))["TPU_ACCELERATOR_TYPE"] == host
+    for slice, host in (("v4-64", "v4-8"), ("v3-32", "v3-8"), ("v5litepod-16", "v5litepod-4")):
+        assert libtpu_variables(1, slice_of(slice))["TPU_ACCELERATOR_TYPE"] == host

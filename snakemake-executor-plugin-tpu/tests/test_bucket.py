@@ -6,7 +6,6 @@ import threading
 import pytest
 
 from snakemake_executor_plugin_tpu.control import NOBODY, Control
-from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 from snakemake_executor_plugin_tpu.emulator.web import Handler, HttpServer
 from snakemake_executor_plugin_tpu.worker.bucket import (
     Bucket,
@@ -23,16 +22,6 @@ from snakemake_executor_plugin_tpu.worker.bucket import (
 )
 
 KEY = bytes(range(32))
-
-
-@pytest.fixture(scope="module")
-def gcs(tmp_path_factory):
-    """Return a server with a bucket `b`."""
-    server = GcsServer(tmp_path_factory.mktemp("gcs") / "log")
-    server.start()
-    server.create_bucket("tests")
-    yield server
-    server.stop()
 
 
 @pytest.fixture
@@ -96,13 +85,6 @@ def test_a_renewal_that_is_still_on_its_way_does_not_keep_a_released_lease(bucke
     assert bucket().read("controller")["who"] == NOBODY
 
 
-def test_an_age_is_that_of_the_server(bucket):
-    bucket().put("x", b"data")
-    found = bucket().get("x")
-    assert (found.data, 0 <= found.age < 30) == (b"data", True)
-    assert bucket().get("y") is None
-
-
 @pytest.mark.parametrize("patience", [0.0, 30.0])
 def test_a_write_of_unknown_outcome_is_read_back(bucket, gcs, patience):
     client = bucket(patience=patience)
@@ -122,7 +104,7 @@ def test_a_write_of_unknown_outcome_is_read_back(bucket, gcs, patience):
     assert bucket().read("x") == {"by": 1, "count": 2}
 
 
-def test_an_outage_is_waited_for_and_said(bucket, gcs):
+def test_an_outage_is_waited_for_as_long_as_the_patience_and_said(bucket, gcs):
     said = []
     client = bucket(patience=60.0, tell=said.append)
     client._silent_since = 1e-9  # silent for longer than a minute
@@ -131,13 +113,10 @@ def test_an_outage_is_waited_for_and_said(bucket, gcs):
     timer.start()
     client.put("x", b"1")
     timer.join()
-    assert "does not answer (50" in said[0]
+    assert "does not answer (503)" in said[0]
     assert said[1] == "Cloud Storage (gs://tests) answers again."
-
-
-def test_a_short_patience_ends_as_offline(bucket, gcs):
     gcs.proxy.down = True
-    with pytest.raises(Offline, match=r"gs://tests\) does not answer \(50[03]\) since \d\d:\d\d; jobs go on"):
+    with pytest.raises(Offline, match=r"gs://tests\) does not answer \(503\) since \d\d:\d\d; jobs go on"):
         bucket(patience=0.5).get("x")
 
 
@@ -191,13 +170,8 @@ def test_a_connection_that_breaks_is_no_answer(answer, monkeypatch):
 def test_documents_are_signed_for_their_name(bucket):
     client = bucket()
     assert verify(KEY, "x", sign(KEY, "x", {"a": 1})) == {"a": 1}
-    for data in (
-        sign(KEY, "y", {"a": 1}),
-        sign(b"other", "x", {"a": 1}),
-        b"",
-        b"[]",
-        b'{"mac": 1, "text": "{}"}',
-    ):
+    signed = sign(KEY, "y", {"a": 1}), sign(b"other", "x", {"a": 1})
+    for data in (*signed, b"", b"[]", b'{"mac": 1, "text": "{}"}'):
         client.put("x", data)
         with pytest.raises(Forged, match="not signed with the pod's key"):
             client.read("x")

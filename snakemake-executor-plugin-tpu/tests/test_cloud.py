@@ -1,6 +1,5 @@
 """The TPU API as the plugin uses it, against a server that speaks it."""
 
-import asyncio
 import json
 import re
 
@@ -13,6 +12,7 @@ from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser
 from snakemake_executor_plugin_tpu.guarding import remaining
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
+QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 64 in region us-central2"
 LIMIT = "Quota limit 'TPUV4CoresPerProjectPerZone'"
 ACT_AS = "iam service-accounts add-iam-policy-binding me@p .*roles/iam.serviceAccountUser"
 
@@ -21,11 +21,15 @@ async def test_create_adopt_preempt_recreate_delete(api, play):
     asked = {"accelerator_type": "v4-16", "runtime_version": "v2", "network": "net", "internal_ips": True}
     async with play(service_account="me@p", **asked) as (cloud, capacity, output):
         assert (await cloud.describe()).is_absent
+        api.fail(2, method="GetOperation")  # an outage during the operation
         state = await capacity.wait()
         assert state.is_ready
+        assert await cloud.delete(lambda now: now.is_lost) == state  # one that came back is not deleted
         assert state.created_here
         cloud.settings.create = False
         assert await capacity.wait() == state  # what is there is adopted
+        api.nodes[cloud.node_name].accelerator_type = f"{cloud.parent}/acceleratorTypes/v4-16"
+        assert await capacity.wait() == state  # a type may be a resource name
         api.preempt()
         assert (await cloud.describe()).is_lost
         with pytest.raises(CloudError, match="does not allow creating it"):
@@ -46,32 +50,27 @@ async def test_create_adopt_preempt_recreate_delete(api, play):
     assert any("requesting spot v4-16 in z" in line for line in output)
 
 
-@pytest.mark.parametrize(
-    ("settings", "image"),
-    [
-        ({"accelerator_type": "v4-16"}, "tpu-ubuntu2204-base"),
-        ({"accelerator_type": "v5litepod-16", "runtime_version": "my-image"}, "my-image"),
-        ({"accelerator_type": "v6e-16"}, "v2-alpha-tpuv6e"),
-    ],
-)
-def test_each_type_of_slice_has_its_image(settings, image):
-    assert ExecutorSettings(project="p", zone="z", name="pod", **settings).runtime() == image
+def test_each_type_of_slice_has_its_image():
+    pod = {"project": "p", "zone": "z", "name": "pod"}
+    kinds, own = ("v4-16", "v6e-16"), {"accelerator_type": "v5litepod-16", "runtime_version": "my-image"}
+    images = [ExecutorSettings(**pod, accelerator_type=kind).runtime() for kind in kinds]
+    assert images == ["tpu-ubuntu2204-base", "v2-alpha-tpuv6e"]
+    assert ExecutorSettings(**pod, **own).runtime() == "my-image"
 
 
-@pytest.mark.parametrize("provisioning", ["on-demand", "reserved"])
-async def test_other_ways_to_pay(api, play, provisioning):
+@pytest.mark.parametrize(("provisioning", "reservation"), [("on-demand", ""), ("reserved", "projects/p/r")])
+async def test_other_ways_to_pay(api, play, provisioning, reservation):
     async with play(provisioning=provisioning, reservation="projects/p/r") as (_, capacity, _):
         await capacity.wait()
     (resource,) = api.queued.values()
-    assert "guaranteed" in resource
-    assert "spot" not in resource
-    assert resource.reservation_name == ("projects/p/r" if provisioning == "reserved" else "")
+    assert ("guaranteed" in resource, "spot" in resource) == (True, False)
+    assert resource.reservation_name == reservation
 
 
 async def test_lack_of_capacity_is_waited_out_with_growing_pauses(api, play):
     message = "There is no more capacity in the zone z; you can try in another zone"
     api.fail(1, "RESOURCE_EXHAUSTED", message, method="CreateQueuedResource")
-    api.fail_requests(2, "z")
+    api.fail_requests(2)
     async with play(accelerator_type="v4-32") as (_, capacity, output):
         assert (await capacity.wait()).is_ready
     waits = [line for line in output if "next try at" in line]
@@ -84,6 +83,7 @@ async def test_lack_of_capacity_is_waited_out_with_growing_pauses(api, play):
     ("fault", "settings", "sentence"),
     [
         (lambda api: api.refuse(8, f"{LIMIT} has been exceeded. Limit: 0"), {}, "has no quota for spot v4-64 in z: "),
+        (lambda api: api.fail_requests(2, message=QUOTA), {}, "has no quota for spot"),  # there has been no pod
         (lambda api: None, {"zone": "nowhere"}, "no access to TPUs in nowhere: .*gcloud compute tpus locations list"),
         (lambda api: setattr(api, "roles", {"roles/tpu.viewer"}), {}, "--role=roles/tpu.admin"),
         (lambda api: setattr(api, "roles", {"mute"}), {}, "Not allowed to follow the request for pod in project p: "),
@@ -98,25 +98,6 @@ async def test_what_is_refused_is_not_waited_for(api, play, monkeypatch, fault, 
             await capacity.wait()
     assert api.calls.count("CreateQueuedResource") <= 1
     assert not api.nodes
-
-
-async def test_request_that_no_controller_waits_for_expires(api, play, monkeypatch):
-    api.full_zones.add("z")
-    monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.QUEUE_SECONDS", 1)
-    async with play() as (cloud, _, _):
-        await cloud.create({})
-        while (await cloud.describe()).queued != "FAILED":
-            await asyncio.sleep(0.01)
-        assert "expired" in (await cloud.describe()).error
-
-
-async def test_an_outage_during_an_operation_is_survived(api, play):
-    async with play() as (_, capacity, _):
-        api.fail(2, method="GetOperation")
-        assert (await capacity.wait()).is_ready
-
-
-QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 64 in region us-central2"
 
 
 async def test_a_quota_text_after_a_preemption_is_waited_out(api, play):
@@ -153,16 +134,9 @@ async def test_only_a_pod_that_has_left_word_is_created_again(api, play):
     assert any("it deleted itself, since it has been idle for 1800 s" in line for line in output)
 
 
-async def test_a_request_that_fails_for_quota_is_final_before_the_first_pod(api, play):
-    api.fail_requests(2, "z", QUOTA)
-    async with play() as (_, capacity, _):
-        with pytest.raises(CloudError, match="has no quota for spot"):
-            await capacity.wait()
-
-
-async def test_a_resource_that_cannot_be_deleted_yet_is_waited_for(api, play):
-    async with play() as (cloud, capacity, output):
-        cloud.pauses = (0.01, 0.02)
+async def test_a_resource_that_cannot_be_deleted_yet_is_waited_for_and_said(api, play, monkeypatch):
+    monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.SLOW_DELETION", -1.0)
+    async with play() as (_, capacity, output):
         await capacity.wait()
         api.preempt()
         message = "Queued resource pod is in state SUSPENDING and cannot be deleted"
@@ -171,23 +145,8 @@ async def test_a_resource_that_cannot_be_deleted_yet_is_waited_for(api, play):
         assert (await capacity.wait(existed=True)).is_ready
     said = "cannot be deleted yet (Queued resource pod is in state SUSPENDING"
     assert sum(said in line for line in output) == 4
-
-
-async def test_a_deletion_that_does_not_end_is_said(api, play, monkeypatch):
-    monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.SLOW_DELETION", -1.0)
-    async with play() as (cloud, capacity, output):
-        await capacity.wait()
-        assert (await cloud.delete()).is_absent
-    (said,) = [line for line in output if "is still being deleted" in line]
-    assert "(node READY, queued resource ACTIVE); another tpu-name would not wait for it" in said
-
-
-async def test_an_accelerator_type_may_be_a_resource_name(api, play):
-    async with play(accelerator_type="v4-16") as (cloud, capacity, _):
-        await capacity.wait()
-        (node,) = api.nodes.values()
-        node.accelerator_type = f"{cloud.parent}/acceleratorTypes/v4-16"
-        assert (await cloud.describe()).accelerator_type == "v4-16"
+    slow = "(node PREEMPTED, queued resource SUSPENDED); another tpu-name would not wait for it"
+    assert sum(f"is still being deleted {slow}" in line for line in output) == 1
 
 
 async def test_the_request_of_another_call_is_not_withdrawn(api, play):
@@ -231,25 +190,13 @@ async def test_lost_pod_of_somebody_else_is_not_deleted(api, play):
     assert "DeleteQueuedResource" not in api.calls
 
 
-async def test_pod_that_came_back_meanwhile_is_not_deleted(api, play):
-    async with play() as (cloud, capacity, _):
-        await capacity.wait()
-        assert (await cloud.delete(lambda state: state.is_lost)).is_ready
-
-
-async def test_request_is_withdrawn_when_the_wait_for_it_ends(api, play):
+async def test_a_request_that_is_withdrawn_costs_nothing(api, play):
     api.full_zones.add("z")
     async with play() as (cloud, capacity, output):
-        waiting = asyncio.ensure_future(capacity.wait())
-        while not api.queued:
-            await asyncio.sleep(0.01)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        await cloud.create({})
+        capacity.requested = True
         left = await remaining(cloud.settings, cloud, used=False)
         await capacity.withdraw()
         assert await remaining(cloud.settings, cloud, used=False) == ""
-        assert re.match(
-            r"TPU pod pod \(v4-64, \w+\) is still requested, and once it comes it costs money", left
-        )
-        assert (await cloud.describe()).is_absent
+    assert re.match(r"TPU pod pod \(v4-64, \w+\) is still requested, and once it comes it costs money", left)
     assert any("the request was withdrawn" in line for line in output)

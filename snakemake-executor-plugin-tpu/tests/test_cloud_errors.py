@@ -8,7 +8,7 @@ from google.auth import exceptions as auth
 
 from snakemake_executor_plugin_tpu.cloud import TpuCloud
 from snakemake_executor_plugin_tpu.emulator.iam import ROLES, TPU_METHODS, TPU_PERMISSIONS
-from snakemake_executor_plugin_tpu.errors import CloudError, Offline, explain, is_transient
+from snakemake_executor_plugin_tpu.errors import CloudError, Offline, explain
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
 POD = {"project": "p", "zone": "z", "name": "pod", "bucket": "bucket"}
@@ -115,14 +115,6 @@ async def test_too_many_requests_are_said_as_such(api, play, monkeypatch):
     async with play() as (cloud, _, output):
         assert (await cloud.describe()).is_absent
     assert output[0].startswith("The project p asks Google too often since")
-
-
-def test_transient_errors():
-    assert is_transient(gx.ServiceUnavailable("x"))
-    assert is_transient(gx.Cancelled("The operation was cancelled."))
-    assert is_transient(gx.ResourceExhausted("Quota exceeded for requests per minute"))
-    assert not is_transient(gx.ResourceExhausted("Quota for chips"))
-    assert not is_transient(gx.PermissionDenied("x"))
 
 
 def test_calls_need_published_permissions_only():

@@ -3,17 +3,17 @@
 import asyncio
 import json
 import re
+import signal
 import subprocess
 import threading
-import time
 
 import pytest
-from calls import Controller
-from study import PATIENCE
+from calls import Controller, eventually
 
 from snakemake_executor_plugin_tpu import health, pool
 from snakemake_executor_plugin_tpu import slice as slices
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.emulator.hosts import send
 from snakemake_executor_plugin_tpu.worker.bucket import sign
 
 # Progress is reported once all four ranks are where they hang.
@@ -24,12 +24,6 @@ def inner():
     pathlib.Path(os.environ["TPU_PROGRESS_FILE"]).write_text("1")
     time.sleep(600)
 inner()'"""
-
-
-async def until(condition):
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.1)
 
 
 def objects(pod, call):
@@ -152,7 +146,7 @@ async def test_no_object_holds_a_secret_and_nobody_without_the_key_gives_command
         forged = sign(b"another key", "hosts/1/assignment", document)
         empty_pod.client().bucket("emulated").blob(name).upload_from_string(forged)
         log = empty_pod.hosts[1].home / ".snakemake-tpu" / "host.log"
-        await until(lambda: "w1: Forged" in controller.output)  # by its heartbeat
+        await eventually(lambda: "w1: Forged" in controller.output)  # by its heartbeat
         assert "Forged" in log.read_text()
         assert not any("evil" in name for name in objects(empty_pod, controller))
 
@@ -170,13 +164,14 @@ async def test_a_new_version_of_the_loop_reaches_the_hosts_of_a_living_pod(small
 
 
 @pytest.mark.full
-async def test_a_failed_environment_ends_the_first_call_with_its_last_lines(small_call, tmp_path):
+async def test_a_failed_environment_ends_the_first_call_with_its_last_lines(small_call, empty_pod, tmp_path):
     lock = tmp_path / "lock"
     lock.write_text("no-such-package==1.0\n")
     async with small_call(requirements=str(lock)) as controller:
         outcome = await controller.run("job")
         assert "The jobs' environment cannot be made on the hosts of pod" in outcome.message
         assert "uv could not be installed" in outcome.message
+    assert empty_pod.api.created_nodes == 1  # a wrong lock file is no reason for another pod
 
 
 @pytest.mark.full
@@ -186,7 +181,7 @@ async def test_trouble_of_a_slice_that_was_up_is_waited_for(small_call, empty_po
     async with small_call() as controller:
         work = f"touch {started}; test $TPU_LAUNCH = 2 || sleep 600"
         running = asyncio.ensure_future(controller.run("job", work))
-        await until(started.exists)
+        await eventually(started.exists)
         empty_pod.api.fail(2, "PERMISSION_DENIED", "for a moment", "CreateQueuedResource")
         empty_pod.preempt()
         outcome = await running
@@ -204,12 +199,34 @@ async def test_the_other_hosts_of_a_slice_that_ends_get_no_job(call, empty_pod, 
         running = asyncio.ensure_future(
             controller.run("job", f"test -e {started} || (touch {started}; sleep 600)")
         )
-        await until(started.exists)
+        await eventually(started.exists)
         first, *others = empty_pod.hosts
         for host in others:
             host.kill()
         await asyncio.to_thread(first.shut_down, 3)
         empty_pod.api.preempt()
+        outcome = await running
+        assert outcome.ok, (outcome.message, controller.output)
+        assert controller.output.count("launching it again") == 1, controller.output
+
+
+def notice(pod):
+    pod.preempt(notice=5.0)
+
+
+def kill_runner(pod):
+    send(signal.SIGKILL, [*pod.hosts[2].processes("worker.runner"), *pod.hosts[2].jobs()])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("fault", [notice, kill_runner])
+async def test_a_host_that_loses_its_rank_costs_a_launch_only(call, empty_pod, tmp_path, fault):
+    begun = tmp_path / "begun"
+    ranks = f"touch {begun}-$RANK; test $TPU_LAUNCH = 2 || sleep 600"
+    async with call() as controller:
+        running = asyncio.ensure_future(controller.run("job", f"tpurun bash -c '{ranks}'", hosts=4))
+        await eventually(lambda: len([*tmp_path.glob("begun-*")]) == 4)
+        await asyncio.to_thread(fault, empty_pod)
         outcome = await running
         assert outcome.ok, (outcome.message, controller.output)
         assert controller.output.count("launching it again") == 1, controller.output
@@ -224,11 +241,11 @@ async def test_a_preempted_slice_of_several_costs_its_own_job_a_launch(tmp_path,
         async with Controller(pod, tmp_path / "call", slices=2) as controller:
             work = f"echo begins; test $TPU_LAUNCH = 2 || while ! test -e {go}; do sleep 0.1; done"
             jobs = [asyncio.ensure_future(controller.run(f"job{n}", work)) for n in range(2)]
-            await until(lambda: controller.output.count(" 0] begins") == 2)
+            await eventually(lambda: controller.output.count(" 0] begins") == 2)
             if goes_on == "elsewhere":
                 pod.api.fail(1000, "UNAVAILABLE", "the API is away", method="CreateQueuedResource")
             pod.preempt(name="pod-1")
-            await until(lambda: "launching it again" in controller.output)
+            await eventually(lambda: "launching it again" in controller.output)
             if goes_on != "elsewhere":  # the other job keeps its slice meanwhile
                 await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
             go.touch()
@@ -247,18 +264,14 @@ async def test_a_bad_host_is_set_aside_until_its_check_succeeds(call, tmp_path, 
     fails = f"case $HOME in */w1/*) test ! -e {bad};; esac"
     async with call(check_host=fails) as controller:
         await controller.run("first")
-        await until(lambda: not controller.pool.health.unchecked)
+        await eventually(lambda: not controller.pool.health.unchecked)
         bad.touch()
-        ends = {}
-        for number in range(12):
-            ends[number] = await controller.run(f"job{number}", f"{fails}; sleep 0")
-            if "is set aside" in controller.output:
-                break
-            busy = [controller.run(f"fill{number}-{n}", f"{fails}") for n in range(4)]
-            await asyncio.gather(*busy)
+        for number in range(2):
+            await controller.all_free()
+            await asyncio.gather(*(controller.run(f"job{number}-{n}", fails) for n in range(4)))
         assert "w1 of pod is set aside: 2 jobs failed there" in controller.output
         bad.unlink()
-        await until(lambda: "passed its check and serves again" in controller.output)
+        await eventually(lambda: "passed its check and serves again" in controller.output)
 
 
 @pytest.mark.full
@@ -279,7 +292,7 @@ async def test_a_later_call_checks_the_hosts_that_nobody_has_checked(call, empty
     log = tmp_path / "log"
     async with call(check_host=f"echo ${{HOME%/home}} >> {log}") as first:
         assert (await first.run("one")).ok
-        await until(lambda: not first.pool.health.unchecked and not first.pool.checks)
+        await eventually(lambda: not first.pool.health.unchecked and not first.pool.checks)
     assert len(log.read_text().split()) == 4
     (name,) = (name for name in objects(empty_pod, first) if name.endswith("hosts/2/checked"))
     empty_pod.bucket.blob(name).delete()
@@ -289,13 +302,14 @@ async def test_a_later_call_checks_the_hosts_that_nobody_has_checked(call, empty
 
 
 @pytest.mark.full
-async def test_a_straggler_is_said_and_leaves_its_host_at_a_checkpoint(call):
+async def test_a_straggler_is_said_and_leaves_its_host_at_a_checkpoint(call, monkeypatch):
     """Jobs report their step as the checkpoint that they would resume from; on w1 a step takes ten times longer."""
     work = (
-        "case $HOME in */w1/*) pause=5;; *) pause=0.5;; esac; read step < ~/../../$TPU_JOB; "
+        "case $HOME in */w1/*) pause=3;; *) pause=0.3;; esac; read step < ~/../../$TPU_JOB; "
         "for step in $(seq ${step:-1} 12); do sleep $pause; echo $step > ~/../../$TPU_JOB; "
         "echo $step > $TPU_PROGRESS_FILE; done; echo ended on ${HOME%/home}"
     )
+    monkeypatch.setenv("SNAKEMAKE_TPU_TIMES", "beat=0.3")
     async with call() as controller:
         await controller.run("first")
         jobs = [controller.run(f"job{n}", work, like="count 60") for n in range(4)]
@@ -307,15 +321,16 @@ async def test_a_straggler_is_said_and_leaves_its_host_at_a_checkpoint(call):
 
 
 @pytest.mark.full
-async def test_an_outage_on_the_side_of_the_controller_is_no_fault_of_a_job(call, empty_pod):
-    """Hosts reach the bucket meanwhile. A minute lasts a second, as it does for the fence of emulated hosts."""
+async def test_an_outage_on_the_side_of_the_controller_is_no_fault_of_a_job(call, empty_pod, monkeypatch):
+    """Hosts reach the bucket meanwhile."""
+    monkeypatch.setenv("SNAKEMAKE_TPU_TIMES", "silence=3 beat=0.5")
     async with call() as controller:
         work = "sleep 2; echo line; test $TPU_LAUNCH = 1"
         jobs = [controller.run("whole", f"tpurun bash -c '{work}'", hosts=4), controller.run("next", work)]
         running = asyncio.gather(*jobs)
-        await until(lambda: any(host.jobs() for host in empty_pod.hosts))
+        await eventually(lambda: any(host.jobs() for host in empty_pod.hosts))
         controller.away, empty_pod.api.offline = True, True
-        await asyncio.sleep(15)
+        await asyncio.sleep(6)  # twice as long as a host may be silent
         controller.away, empty_pod.api.offline = False, False
         assert [outcome.message for outcome in await running] == ["", ""]
         assert {f"[whole {rank}] line" for rank in range(4)} < set(controller.lines)
@@ -323,36 +338,63 @@ async def test_an_outage_on_the_side_of_the_controller_is_no_fault_of_a_job(call
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("hangs", ["api", "bucket"])
-async def test_the_end_of_a_call_is_bounded_and_says_what_may_cost(call, empty_pod, monkeypatch, hangs):
+@pytest.mark.parametrize(
+    ("hangs", "said", "costs"),
+    [
+        (
+            "api",
+            "the request could not be withdrawn: Google has not deleted it within 0 s",
+            "may still exist and cost money (Google did not answer within 0 s): ",
+        ),
+        (
+            "bucket",
+            "its lease could not be released and ends by itself",
+            "(v4-32, READY) still exists and costs money",
+        ),
+    ],
+    ids=["api", "bucket"],
+)
+async def test_the_end_of_a_call_is_bounded_and_says_what_may_cost(
+    call, empty_pod, monkeypatch, hangs, said, costs
+):
     monkeypatch.setattr(slices, "CLOSE_SECONDS", 0.5)
-    go = threading.Event()
+    api, go = empty_pod.api, threading.Event()
     try:
         async with call() as controller:
-            if hangs == "api":
-                empty_pod.api.full_zones.add("us-central2-b")
+            api.full_zones |= {"us-central2-b"} if hangs == "api" else set()
             running = asyncio.ensure_future(controller.run("job", "sleep 600"))
-            await until(lambda: empty_pod.api.queued if hangs == "api" else empty_pod.jobs())
-            await asyncio.sleep(1)
+            await eventually(lambda: api.queued if hangs == "api" else empty_pod.jobs())
             if hangs == "api":
-                monkeypatch.setattr(empty_pod.api, "_admit", lambda *_: go.wait())
+                await eventually(lambda: "WAITING_FOR_RESOURCES" in controller.output)
+                monkeypatch.setattr(api, "_admit", lambda *_: go.wait())
             else:
                 controller.hang = go
             running.cancel()
-            began = time.monotonic()
-            left = await controller.pool.close()
-            assert time.monotonic() - began < 10
+            left = await asyncio.wait_for(controller.pool.close(), 10)
             controller.dead.set()
     finally:
         go.set()  # the threads that hang
-    if hangs == "api":
-        said = "the request could not be withdrawn: Google has not deleted it within 0 s"
-        costs = "may still exist and cost money (Google did not answer within 0 s): "
-    else:
-        said = "its lease could not be released and ends by itself"
-        costs = "(v4-32, READY) still exists and costs money"
     assert said in controller.output
     assert left.startswith(f"TPU pod pod {costs}")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("dead", [1, 4])
+async def test_a_new_slice_is_made_anew_if_one_host_does_not_come_up_and_given_up_if_none_does(
+    call, empty_pod, monkeypatch, dead
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(slices, "BOOT_SECONDS", 3.0)
+        for host in empty_pod.hosts[:dead]:
+            patch.setattr(host, "boot", lambda node: None)
+        async with call() as controller:
+            running = asyncio.ensure_future(controller.run("job", "tpurun true", hosts=4))
+            await eventually(lambda: "did not come up, others did" in controller.output or running.done())
+            patch.undo()
+            outcome = await running
+    if dead == 4:
+        assert "w0, w1, w2, w3 of pod never wrote a heartbeat" in outcome.message
+    assert (outcome.ok, empty_pod.api.created_nodes) == ((False, 1) if dead == 4 else (True, 2))
 
 
 @pytest.mark.full
@@ -367,7 +409,7 @@ async def test_a_slice_with_a_bad_host_is_replaced_once_checkpoints_are_safe(
         if trouble == "aside":
             counts = "while sleep 0.3; do echo $((step += 1)) > $TPU_PROGRESS_FILE; done"
             long = asyncio.ensure_future(controller.run("long", f"test $TPU_LAUNCH = 2 || {counts}"))
-            await until(lambda: any(host.jobs() for host in empty_pod.hosts))
+            await eventually(lambda: any(host.jobs() for host in empty_pod.hosts))
             monkeypatch.setattr(health, "LONG_SECONDS", 0.0)
             controller.pool.health.set_aside(("pod", 2), "two jobs failed there")
         for job in ("one", "two") if trouble == "rank" else ():

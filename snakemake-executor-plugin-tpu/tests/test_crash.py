@@ -3,13 +3,14 @@
 import asyncio
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from study import PATIENCE
 
+BOOTS = ThreadPoolExecutor(1)  # a host ends with the thread that has booted it
 MOMENTS = ("before", "after")
 ONE_HOST = [*itertools.product(MOMENTS, ("start", "log-0/000001", "verdict", "beat", "done"))]
-RANK_0 = [*itertools.product(MOMENTS, ("start", "runs/1", "log-0/000001", "exit-2", "stop", "verdict"))]
+RANK_0 = [*itertools.product(MOMENTS, ("start", "runs/1", "log-0/000001", "stop", "verdict"))]
 OTHERS = [*itertools.product(MOMENTS, ("runs/1/start-2", "log-2/000001", "runs/1/exit-2"))]
 WRITES = ("controller", "assignment", "record", "sources", "collected")
 CORE = (("after", "record"), ("before", "collected"))
@@ -26,11 +27,11 @@ def launches(file):
 
 
 class Killer:
-    """Kills the loop of a host once, at one of its writes."""
+    """Kills the loop of a host once, at one of its writes, or reboots the host."""
 
-    def __init__(self, pod, points):
+    def __init__(self, pod, points, reboots=()):
         """Take the points as {rank: (moment, end of the object's name)}."""
-        self.pod, self.points, self.lock = pod, dict(points), threading.Lock()
+        self.pod, self.points, self.reboots, self.lock = pod, dict(points), reboots, threading.Lock()
         self.struck = {}
 
     def __call__(self, moment, name, host):
@@ -46,7 +47,12 @@ class Killer:
                 point = (moment, due) == (when, True) and self.points.pop(rank)
         if not point:
             return False
-        self.pod.hosts[rank].kill_loop()
+        host = self.pod.hosts[rank]
+        if rank in self.reboots:
+            host.kill()
+            BOOTS.submit(host.boot).result()
+        else:
+            host.kill_loop()
         return True
 
 
@@ -54,9 +60,7 @@ async def test_loop_that_dies_at_any_write_runs_no_launch_twice(empty_pod, call,
     async with call() as controller:
         await controller.run("first")
         for points in _batches(ONE_HOST, 4):
-            async with asyncio.timeout(PATIENCE):
-                while len(controller.slices[0].control.free()) < 4:  # then job i is on host i
-                    await asyncio.sleep(0.1)
+            await controller.all_free()
             empty_pod.gcs.proxy.strike = killer = Killer(empty_pod, enumerate(points))
             jobs = [f"{moment}-{what.replace('/', '-')}" for moment, what in points]
             outcomes = await asyncio.gather(*(controller.run(job, noting(tmp_path / job)) for job in jobs))
@@ -71,19 +75,20 @@ def _batches(items, size):
     return [items[first : first + size] for first in range(0, len(items), size)]
 
 
-@pytest.mark.parametrize(("rank", "points"), [(0, RANK_0), (2, OTHERS)])
 @pytest.mark.full
-async def test_loop_of_any_rank_that_dies_runs_no_launch_twice(empty_pod, call, tmp_path, rank, points):
+async def test_a_loop_that_dies_and_another_host_that_reboots_run_no_launch_twice(empty_pod, call, tmp_path):
     async with call() as controller:
-        for number, point in enumerate(points):
-            empty_pod.gcs.proxy.strike = Killer(empty_pod, {rank: point})
+        for number, points in enumerate(itertools.zip_longest(RANK_0, OTHERS)):
+            planned = {rank: point for rank, point in zip((0, 2), points) if point}
+            empty_pod.gcs.proxy.strike = killer = Killer(empty_pod, planned, reboots={2})
             file = tmp_path / f"ran{number}"
             command = f"tpurun bash -c {noting(f'{file}-$RANK')!r}"
             outcome = await controller.run(f"job{number}", command, hosts=4)
-            assert outcome.ok, (point, outcome.message, controller.output)
+            assert outcome.ok, (points, outcome.message, controller.output)
+            assert not killer.points
             for other in range(4):
                 ran = launches(file.with_name(f"{file.name}-{other}"))
-                assert len(ran) == len(set(ran)), point
+                assert len(ran) == len(set(ran)), points
 
 
 async def killed_at(controller, moment, what):

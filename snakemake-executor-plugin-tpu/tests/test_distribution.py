@@ -16,20 +16,6 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.full
-BLOCK = """\
-import sys
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("grpc", "snakemake_storage_plugin_gcs") or name.startswith("google."):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Block())
-import importlib.util
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name == "snakemake_storage_plugin_gcs" else find(name, *more)
-import pkgutil
-every = pkgutil.iter_modules
-pkgutil.iter_modules = lambda *a: (found for found in every(*a) if found.name != "snakemake_storage_plugin_gcs")
-"""
 
 
 def call(python: Path, folder: Path, *words: str) -> subprocess.CompletedProcess:
@@ -37,40 +23,19 @@ def call(python: Path, folder: Path, *words: str) -> subprocess.CompletedProcess
     return subprocess.run([python, *words], cwd=folder, **options)
 
 
-def site_packages(python: Path) -> Path:
-    program = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    return Path(call(python, python.parent, "-c", program).stdout.strip())
-
-
-def closure(requirements: list[str], found: dict | None = None) -> dict[str, Distribution]:
-    """Return the installed distributions that these requirements bring, by name."""
-    found = {} if found is None else found
-    for requirement in map(Requirement, requirements):
-        key = (requirement.name.lower(), *sorted(requirement.extras))
-        if key in found:
-            continue
-        found[key] = one = distribution(requirement.name)
-        needed = [Requirement(line) for line in one.requires or ()]
-        asked = [{"extra": extra} for extra in ("", *requirement.extras)]
-        chosen = [n for n in needed if not n.marker or any(n.marker.evaluate(extra) for extra in asked)]
-        for each in chosen:
-            each.marker = None
-        closure([str(each) for each in chosen], found)
+def closure(*requirements: str) -> dict[tuple[str, ...], Distribution]:
+    """Return the installed distributions that these requirements bring."""
+    found: dict[tuple[str, ...], Distribution] = {}
+    queue = [*map(Requirement, requirements)]
+    while queue:
+        wanted = queue.pop()
+        key = (wanted.name.lower(), *sorted(wanted.extras))
+        if key not in found:
+            found[key] = distribution(wanted.name)
+            asked = [{"extra": extra} for extra in ("", *wanted.extras)]
+            needed = map(Requirement, found[key].requires or ())
+            queue += [n for n in needed if not n.marker or any(map(n.marker.evaluate, asked))]
     return found
-
-
-def make_environment(folder: Path, *requirements: str) -> Path:
-    """Make an environment with what these requirements bring, linked from this one, and return its Python."""
-    venv.create(folder, with_pip=False)
-    python = folder / "bin" / "python"
-    place = site_packages(python)
-    for one in closure([*requirements, "setuptools"]).values():
-        for file in one.files or ():
-            target = place / file
-            if ".." not in file.parts and not target.exists() and "__pycache__" not in file.parts:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.symlink_to(one.locate_file(file))
-    return python
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +58,20 @@ def folder(tmp_path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(built, tmp_path_factory) -> Path:
-    """Return the Python of an environment with Snakemake, the plugin's wheel, and what the wheel asks for."""
+    """Return the Python of an environment with Snakemake, the wheel, and what it asks for, linked from this one."""
     with zipfile.ZipFile(built[0]) as wheel:
         (name,) = [name for name in wheel.namelist() if name.endswith("/METADATA")]
         metadata = email.message_from_bytes(wheel.read(name))
     needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
-    python = make_environment(tmp_path_factory.mktemp("installed") / "env", "snakemake", *needed)
+    folder = tmp_path_factory.mktemp("installed") / "env"
+    venv.create(folder, with_pip=False)
+    python, (place,) = folder / "bin" / "python", folder.glob("lib/python*/site-packages")
+    for one in closure("snakemake", "setuptools", *needed).values():
+        for file in one.files or ():
+            target = place / file
+            if ".." not in file.parts and not target.exists() and "__pycache__" not in file.parts:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(one.locate_file(file))
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(python)]
     subprocess.run([*pip, "install", "--no-deps", "--no-index", built[0]], check=True)
     return python
@@ -133,21 +106,21 @@ def test_the_wheel_brings_executor_commands_and_emulator(installed, folder):
     assert str(installed.parents[1]) in call(installed, folder, "-c", where).stdout
     assert "--tpu-accelerator-type" in call(installed, folder, "-m", "snakemake", "--help").stdout
     for module, command in (("", "status"), (".emulator", "preempt")):
-        assert (
-            command
-            in call(installed, folder, "-m", f"snakemake_executor_plugin_tpu{module}", "--help").stdout
-        )
+        program = f"snakemake_executor_plugin_tpu{module}"
+        assert command in call(installed, folder, "-m", program, "--help").stdout
 
 
 def test_missing_packages_of_google_break_only_the_executor(installed, folder):
-    block = site_packages(installed) / "sitecustomize.py"
-    block.write_text(BLOCK)
+    (place,) = installed.parents[1].glob("lib/python*/site-packages")
+    for name in ("google", "grpc", "snakemake_storage_plugin_gcs"):
+        (place / name).rename(place / f"away-{name}")
     try:
         assert call(installed, folder, "-m", "snakemake", "-n").returncode == 0
         pod = ("--project", "p", "--zone", "z", "--name", "n", "--bucket", "bucket")
         done = call(installed, folder, "-m", "snakemake_executor_plugin_tpu", "status", *pod)
     finally:
-        block.unlink()
+        for name in ("google", "grpc", "snakemake_storage_plugin_gcs"):
+            (place / f"away-{name}").rename(place / name)
     assert done.returncode == 1
     assert done.stderr.startswith("The tpu executor needs Google's client libraries")
     assert "Traceback" not in done.stderr

@@ -1,28 +1,26 @@
 """The emulator is as strict as Google, and its hosts die and boot as a whole."""
 
+import asyncio
 import json
-import os
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 
-import grpc
 import pytest
-from google.cloud import tpu_v2
-from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 from study import until
 
+from snakemake_executor_plugin_tpu.cloud import TpuCloud
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod
 from snakemake_executor_plugin_tpu.emulator.hosts import processes_with
 from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, NAME, PROJECT, ZONE
+from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
 PARENT = f"projects/{PROJECT}/locations/{ZONE}"
 SCRIPT = """\
 #!/usr/bin/env python3
 import sys, time
 print("boots on", sys.version_info[:2], flush=True)
-import json, os
 time.sleep(1000)
 """
 
@@ -31,31 +29,26 @@ time.sleep(1000)
 def pod(tmp_path_factory):
     """Return a pod of two hosts with a startup script of its own."""
     with EmulatedPod(tmp_path_factory.mktemp("pod"), "v4-16") as pod:
-        create(pod)
+        asyncio.run(create(pod))
         until(lambda: all(host.is_up and "boots on" in host.serial for host in pod.hosts))
         yield pod
 
 
-def create(pod, script=SCRIPT):
-    channel = grpc.insecure_channel(f"127.0.0.1:{pod.api.port}")
-    client = tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
-    node = {"accelerator_type": "v4-16", "metadata": {"startup-script": script, "word": "own"}}
-    tpu = {"node_spec": [{"parent": PARENT, "node_id": NAME, "node": node}]}
-    client.create_queued_resource(
-        parent=PARENT, queued_resource_id=NAME, queued_resource={"spot": {}, "tpu": tpu}
-    )
-    name = f"{PARENT}/queuedResources/{NAME}"
-    until(lambda: client.get_queued_resource(name=name).state.state.name == "ACTIVE")
-    channel.close()
+async def create(pod):
+    where = {"project": PROJECT, "zone": ZONE, "name": NAME, "accelerator_type": pod.accelerator_type}
+    cloud = TpuCloud(ExecutorSettings(**where, api_endpoint=f"127.0.0.1:{pod.api.port}"), print)
+    await cloud.create({"startup-script": SCRIPT, "word": "own"})
+    while not (await cloud.describe()).is_ready:
+        await asyncio.sleep(0.05)
+    await cloud.close()
 
 
 def ask(url, data=None, method=None, **headers):
     """Return status and text of an answer."""
     headers = {key.replace("_", "-"): value for key, value in headers.items()}
+    request = urllib.request.Request(url, data, headers, method=method)
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(url, data, headers, method=method), timeout=20
-        ) as answer:
+        with urllib.request.urlopen(request, timeout=20) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -72,12 +65,12 @@ def token(pod):
 
 
 def test_metadata_needs_its_header(pod):
-    key = "instance/attributes/agent-worker-number"
-    assert [metadata(host, key, Metadata_Flavor="Google") for host in pod.hosts] == [(200, "0"), (200, "1")]
+    key, google = "instance/attributes/agent-worker-number", {"Metadata_Flavor": "Google"}
+    assert [metadata(host, key, **google) for host in pod.hosts] == [(200, "0"), (200, "1")]
     assert metadata(pod.hosts[0], key)[0] == 403
-    assert metadata(pod.hosts[0], key, Metadata_Flavor="Google", X_Forwarded_For="10.0.0.1")[0] == 403
-    assert metadata(pod.hosts[0], "instance/attributes/absent", Metadata_Flavor="Google")[0] == 404
-    assert metadata(pod.hosts[0], "instance/attributes/word", Metadata_Flavor="Google") == (200, "own")
+    assert metadata(pod.hosts[0], key, **google, X_Forwarded_For="10.0.0.1")[0] == 403
+    assert metadata(pod.hosts[0], "instance/attributes/absent", **google)[0] == 404
+    assert metadata(pod.hosts[0], "instance/attributes/word", **google) == (200, "own")
 
 
 def test_hosts_show_their_account_to_the_bucket(pod):
@@ -88,28 +81,24 @@ def test_hosts_show_their_account_to_the_bucket(pod):
 
 
 @pytest.mark.parametrize(
-    "path", ["uploadType=media&name=x&ifGenerationMatch=0", "ifGenerationMatch=0&uploadType=media"]
+    ("method", "path"),
+    [
+        ("POST", "/upload/storage/v1/b/{}/o?uploadType=media&name=x&ifGenerationMatch=0"),
+        ("POST", "/upload/storage/v1/b/{}/o?ifGenerationMatch=0&uploadType=media"),
+        ("GET", "/storage/v1/b/{}/o/x?ifGenerationMatch=1"),
+        ("DELETE", "/storage/v1/b/{}/o/x?ifGenerationMatch=1"),
+    ],
 )
-def test_a_precondition_that_the_fake_ignores_is_refused(pod, path):
-    assert ask(f"{pod.gcs.url}/upload/storage/v1/b/{BUCKET}/o?{path}", b"1", **token(pod))[0] == 501
+def test_a_precondition_that_the_fake_ignores_is_refused(pod, method, path):
+    data = b"1" if method == "POST" else None
+    assert ask(f"{pod.gcs.url}{path.format(BUCKET)}", data, method, **token(pod))[0] == 501
 
 
-@pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_so_is_one_of_another_request(pod, method):
-    url = f"{pod.gcs.url}/storage/v1/b/{BUCKET}/o/x?ifGenerationMatch=1"
-    assert ask(url, method=method, **token(pod))[0] == 501
-
-
-def test_hosts_run_python_3_10_without_what_ubuntu_omits(pod):
+@pytest.mark.parametrize("program", [("-c", "import tomllib"), ("-m", "venv", "x")])
+def test_hosts_run_python_3_10_without_what_ubuntu_omits(pod, program):
     assert "boots on (3, 10)" in pod.hosts[0].serial
-    program = "import tomllib"
-    done = subprocess.run(
-        ["python3", "-c", program], env=pod.hosts[0].environment, capture_output=True, text=True
-    )
-    assert "No module named 'tomllib'" in done.stderr
-    done = subprocess.run(
-        ["python3", "-m", "venv", "x"], env=pod.hosts[0].environment, capture_output=True, text=True
-    )
+    python = ["python3", *program]
+    done = subprocess.run(python, env=pod.hosts[0].environment, capture_output=True, text=True)
     assert "No module named" in done.stderr
 
 
@@ -126,36 +115,11 @@ def test_the_script_runs_at_each_boot_and_the_disk_stays(pod):
     assert before not in host.processes()
 
 
-def test_a_frozen_host_does_nothing_and_goes_on(pod):
-    host = pod.hosts[0]
-    (pid,) = host.processes()
-    host.freeze()
-    until(lambda: os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT))
-    host.release()
-    until(lambda: os.waitid(os.P_PID, pid, os.WCONTINUED | os.WNOHANG))
-    assert pid in host.processes()
-
-
-def test_the_pod_deletes_itself_with_its_accounts_permission(pod):
-    url = f"http://127.0.0.1:{pod.google.server_port}/v2/{PARENT}/queuedResources/{NAME}?force=true"
-    assert ask(url, method="DELETE")[0] == 401
-    pod.google.may_delete = False
-    assert ask(url, method="DELETE", **token(pod))[0] == 403
-    pod.google.may_delete = True
-    assert ask(url, method="DELETE", **token(pod))[0] == 200
-    assert not any(host.is_up or host.processes() for host in pod.hosts)
-
-
 def test_a_pod_from_a_shell(tmp_path):
-    program = [sys.executable, "-m", "snakemake_executor_plugin_tpu.emulator", "--dir", "pod"]
-    said = subprocess.run(
-        [*program, "--accelerator-type", "v4-16"],
-        input="status\npreempt\noutage 0\nkill 1\nfly\nkill 7\ndown\nstatus\n",
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    program = [sys.executable, "-m", "snakemake_executor_plugin_tpu.emulator", "--accelerator-type", "v4-16"]
+    words = "status\npreempt\noutage 0\nkill 1\nfly\nkill 7\ndown\nstatus\n"
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 240}
+    said = subprocess.run([*program, "--dir", "pod"], input=words, **options)
     assert said.returncode == 0, said.stderr
     ready, *states = said.stdout.splitlines()
     assert ready == f"Bucket and TPU API are up. In another shell: . {tmp_path}/pod/environment"

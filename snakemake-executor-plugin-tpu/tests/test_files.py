@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from snakemake_executor_plugin_tpu.control import host_code
-from snakemake_executor_plugin_tpu.emulator.image import make_internet
+from snakemake_executor_plugin_tpu.emulator import image
 from snakemake_executor_plugin_tpu.emulator.web import Handler, HttpServer
 from snakemake_executor_plugin_tpu.worker import bootstrap, environment, files, loop, runner
 from snakemake_executor_plugin_tpu.worker.bucket import seal
@@ -52,8 +52,10 @@ def fetch(home, monkeypatch):
 
 
 def install(home, monkeypatch):
-    for name, value in make_internet(home).items():
-        monkeypatch.setenv(name, value)
+    (home / "internet").mkdir()
+    image._wheel_of_uv(home / "internet")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(home / "internet"))
     assert os.access(environment.install_uv(), os.X_OK)
     return f"uv-{environment.UV}"
 
@@ -99,12 +101,7 @@ def test_the_work_of_a_job_that_filled_the_disk_makes_room_for_its_end(home):
         "runner.Runner(files.Task('full'), {}).run()"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
-    assert task.exit() | {"started": 0, "ended": 0} == {
-        "code": 3,
-        "why": "disk full",
-        "started": 0,
-        "ended": 0,
-    }
+    assert {"code": 3, "why": "disk full"}.items() < task.exit().items()
     assert not (task.folder / "work").exists()
 
 

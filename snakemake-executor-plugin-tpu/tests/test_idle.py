@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from calls import Controller
+from calls import Controller, eventually
 from study import until
 
 from snakemake_executor_plugin_tpu.google import storage_transport
@@ -127,8 +127,7 @@ async def test_a_pod_without_controller_deletes_itself_after_its_job_unless_some
 ):
     async with Controller(empty_pod, tmp_path, idle_delete=0.05) as controller:
         running = asyncio.ensure_future(controller.run(command=WAITS))
-        while "[job 0] begun" not in controller.lines:
-            await asyncio.sleep(0.05)
+        await eventually(lambda: "[job 0] begun" in controller.lines)
         found = controller.slices[0].control.bucket
         controller.dead.set()
         running.cancel()
@@ -148,12 +147,11 @@ async def test_a_pod_without_controller_deletes_itself_after_its_job_unless_some
 
 async def test_a_pod_that_cannot_delete_itself_says_so(empty_pod, tmp_path, fast, monkeypatch):
     said = "It cannot delete itself: the TPU API answers 403 .*give its service account the permission tpu.nodes.delete"
-    async with asyncio.timeout(100), Controller(empty_pod, tmp_path, idle_delete=30) as controller:
+    async with Controller(empty_pod, tmp_path, idle_delete=30) as controller:
         monkeypatch.setattr(empty_pod.google, "may_delete", False)
         running = asyncio.ensure_future(controller.run(command=WAITS))
-        while not re.search(said, controller.output):
-            await asyncio.sleep(0.1)
-            assert not running.done()
+        await eventually(lambda: re.search(said, controller.output) or running.done())
+        assert not running.done()
         for host in empty_pod.hosts:
             (host.home / "go").touch()
         assert (await running).ok

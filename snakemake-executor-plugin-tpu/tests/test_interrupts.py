@@ -18,22 +18,21 @@ from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 INTERRUPTED = str(Path(__file__).with_name("interrupted.py"))
 
 
-def test_ctrl_c_while_a_job_is_being_submitted(study):
-    one = study({"a": {"options": "--hold 2"}}, **ONE_HOST)
-    call = one.start(program=(INTERRUPTED, "driver.loop.call_soon_threadsafe", "--"))
-    assert call.wait() == 1
-    assert "Stopping 1 job(s) on the TPU pod" in call.output
-    assert one.pod.jobs() == {}
-
-
-def test_ctrl_c_when_all_is_done_and_the_loop_has_stopped(study):
+@pytest.mark.parametrize(
+    ("moment", "said"),
+    [
+        ("driver.loop.call_soon_threadsafe", "Stopping 1 job(s) on the TPU pod"),  # a job is being submitted
+        ("driver.thread.join", "Terminating processes on user request"),  # all is done, the loop has stopped
+    ],
+)
+def test_ctrl_c_at_any_moment_ends_the_call(study, moment, said):
     one = study({"a": {}}, **ONE_HOST)
-    call = one.start(program=(INTERRUPTED, "driver.thread.join", "--"))
+    call = one.start(program=(INTERRUPTED, moment, "--"))
     assert call.wait() == 1
-    assert "Terminating processes on user request" in call.output
+    assert said in call.output
     assert "Traceback" not in call.output
     assert "does not answer" not in call.output
-    assert one.table
+    assert one.pod.jobs() == {}
 
 
 def test_second_ctrl_c_does_not_wait_for_the_pod(study):
@@ -46,7 +45,7 @@ def test_second_ctrl_c_does_not_wait_for_the_pod(study):
     assert call.wait(timeout=50) == 1
     assert "Not waiting for the pod any longer: its jobs end by themselves within" in call.output
     assert "Traceback" not in call.output
-    assert call.lines[-2].startswith("TPU pod pod (v4-8, READY) still exists and costs money")
+    assert call.output.splitlines()[-1].startswith("TPU pod pod (v4-8, READY) still exists and costs money")
 
 
 def test_second_ctrl_c_is_noticed_while_the_first_is_logged(monkeypatch):
@@ -60,10 +59,8 @@ def test_second_ctrl_c_is_noticed_while_the_first_is_logged(monkeypatch):
 
     before = signal.getsignal(signal.SIGINT)
     executor = Executor.__new__(Executor)
-    executor.workflow = SimpleNamespace(executor_settings=ExecutorSettings())
-    executor.settings = ExecutorSettings()
+    executor.settings, executor.futures, executor.runs = ExecutorSettings(), {}, {}
     executor.driver = SimpleNamespace(ended=False)  # and it is never called
-    executor.futures, executor.runs = {}, {}
     executor.logger = SimpleNamespace(info=write, error=output.append)
     monkeypatch.setattr(sys, "exc_info", lambda: (None, KeyboardInterrupt(), None))
     executor.cancel_jobs([])
@@ -77,33 +74,17 @@ def test_the_polling_interval_holds_from_the_first_poll():
     assert Executor.__new__(Executor).next_seconds_between_status_checks < 1
 
 
-def test_driver_ends_once_and_for_all():
-    one = driver.Driver("one")
-    with pytest.raises(TimeoutError):
-        one.call(asyncio.sleep(3600), timeout=0)
-    assert one.call(asyncio.sleep(0, "done")) == "done"
-
-    async def cancel():
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.wait(others)
-
-    one.call(cancel())
-    one.end()
-    one.end()  # as when Ctrl-C came in between
-    assert one.loop.is_closed()
-    assert not one.thread.is_alive()
-
-
-def test_driver_leaves_a_stuck_loop_behind(monkeypatch):
+def test_driver_ends_once_and_leaves_a_stuck_loop_behind(monkeypatch):
     monkeypatch.setattr(driver, "JOIN_SECONDS", 0.0)
     one, go = driver.Driver("one"), threading.Event()
+    with pytest.raises(TimeoutError):
+        one.call(asyncio.sleep(3600), timeout=0)
+    one.call(driver.end(*(asyncio.all_tasks(one.loop))))
     one.loop.call_soon_threadsafe(go.wait)
     one.end()
     assert one.ended
     assert one.thread.is_alive()
     go.set()
     one.thread.join()
-    one.end()
+    one.end()  # as when Ctrl-C came in between
     assert one.loop.is_closed()

@@ -35,42 +35,33 @@ JOBS = (("v4-8", 1), ("v4-64", 1), ("v4-16", 2), ("v4-32", 4), ("v4-64", 8))
 """A slice, and the hosts of it that the job takes."""
 
 
-@pytest.fixture
-def metadata():
-    """Return a function that starts the metadata server of a slice's host and returns its address."""
-    servers = []
+class Metadata(Handler):
+    """The metadata server of a host of the slice that the path begins with."""
 
-    def serve(name: str) -> str:
-        hosts = slice_of(name).hosts
+    def do_GET(self):
+        name, hosts = self.path.split("/")[1], slice_of(self.path.split("/")[1]).hosts
         chips = f"ACCELERATOR_TYPE: '{name}'\nTPU_PROCESS_BOUNDS: '{BOUNDS[hosts]}'\nWORKER_ID: '0'\n"
         told = {
             "tpu-env": chips + "CHIPS_PER_HOST_BOUNDS: '2,2,1'\nTPU_CHIPS_PER_PROCESS_BOUNDS: '2,2,1'\n",
             "worker-network-endpoints": ",".join(f"w{rank}:{rank}:10.0.0.{rank}" for rank in range(hosts)),
         }
-
-        class Metadata(Handler):
-            def do_GET(self):
-                value = self.headers["Metadata-Flavor"] == "Google" and told.get(self.path.rpartition("/")[2])
-                self.answer(200 if value else 403, (value or "").encode())
-
-        servers.append(HttpServer(("127.0.0.1", 0), Metadata))
-        servers[-1].start()
-        return f"http://127.0.0.1:{servers[-1].server_port}/computeMetadata/v1"
-
-    yield serve
-    for server in servers:
-        server.stop()
+        value = self.headers["Metadata-Flavor"] == "Google" and told.get(self.path.rpartition("/")[2])
+        self.answer(200 if value else 403, (value or "").encode())
 
 
 @pytest.mark.full
 @pytest.mark.skipif(
     not PYTHON.exists(), reason="the TPU environment is not installed (make .venv-tpu/.ready)"
 )
-def test_torch_xla_starts(metadata):
-    cases = [(metadata(pod), libtpu_variables(hosts, slice_of(pod))) for pod, hosts in JOBS]
+def test_torch_xla_starts():
+    server = HttpServer(("127.0.0.1", 0), Metadata)
+    server.start()
+    root = f"http://127.0.0.1:{server.server_port}"
+    cases = [(f"{root}/{pod}", libtpu_variables(hosts, slice_of(pod))) for pod, hosts in JOBS]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("TPU_", "PJRT"))}
     command = [PYTHON, "-c", START, json.dumps(cases)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    server.stop()
     assert done.returncode == 0, done.stderr
     seen = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     assert seen == [[4, 0, "megacore_dense", hosts, BOUNDS[hosts]] for _, hosts in JOBS]

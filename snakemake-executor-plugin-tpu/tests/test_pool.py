@@ -18,89 +18,81 @@ from snakemake_executor_plugin_tpu.slice import Slice
 class FakeSlice(Slice):
     """A slice whose state the test sets."""
 
-    why_retire, gone, _deleted = "", None, False
+    why_retire, gone, _deleted, is_starting, starts = "", None, False, False, 0
 
     def __init__(self, name: str, hosts: int, up: bool = True) -> None:
-        self.name, self.hosts, self.holder, self.error = name, hosts, {}, None
-        self.control = SimpleNamespace(free=lambda: list(range(hosts)), beats={}) if up else None
-        self.starting, self.starts, self.ticked = False, 0, asyncio.Event()
-        self.task, self.on_tick = None, lambda: None
+        self.name, self.hosts, self.holder, self.error, self.control = name, hosts, {}, None, None
         self.cloud = SimpleNamespace(describe=self.describe)
-
-    is_starting = property(lambda self: self.starting)
+        self.on_tick = lambda: None
+        if up:
+            self.come()
 
     async def describe(self):
         return SimpleNamespace(is_ready=False)
 
     def start(self):
-        self.starting, self.error = True, None
+        self.is_starting, self.error = True, None
         self.starts += 1
 
     def come(self, error: str = "") -> None:
         """End the start."""
-        self.starting = False
-        if error:
-            self.error = PodError(error)
-        else:
+        self.is_starting, self.error = False, PodError(error) if error else None
+        if not error:
             self.control = SimpleNamespace(free=lambda: list(range(self.hosts)), beats={})
         self.on_tick()
 
 
-def playing(*slices):
-    """Return a pool, a function that places jobs, and one that lets what is due happen."""
-    pool = Pool(list(slices), lambda sentence: None, Health(lambda sentence: None))
+class Playing(Pool):
+    """A pool that lets what is due happen after each move of the test."""
 
-    async def nowhere(slice):
+    def __init__(self, *slices: FakeSlice) -> None:
+        super().__init__(list(slices), lambda sentence: None, Health(lambda sentence: None))
+
+    async def job(self, slot, hosts=1, check=None):
+        """Return the future of a job's place."""
+        request, settings = SimpleNamespace(hosts=hosts, place=check), SimpleNamespace(check_host="")
+        run = SimpleNamespace(slot=slot, is_in=self.nowhere, request=request, settings=settings)
+        place = asyncio.ensure_future(self.place(run))
+        await self.settle()
+        return place
+
+    async def end(self, slot):
+        self.release(SimpleNamespace(slot=slot))
+        self.serve()
+        await self.settle()
+
+    async def nowhere(self, slice):
         return False
 
-    def place(slot, hosts=1, check=None):
-        request, settings = SimpleNamespace(hosts=hosts, place=check), SimpleNamespace(check_host="")
-        job = SimpleNamespace(slot=slot, is_in=nowhere, request=request, settings=settings)
-        return asyncio.ensure_future(pool.place(job))
-
-    async def settle():
+    async def settle(self):
         for _ in range(20):
             await asyncio.sleep(0)
 
-    return pool, place, settle
-
 
 async def test_whole_slice_jobs_are_not_starved():
-    pool, place, settle = playing(FakeSlice("a", 4))
-    first, whole, later = place("first"), place("whole", 4), place("later")
-    await settle()
+    pool = Playing(FakeSlice("a", 4))
+    first, whole, later = await pool.job("first"), await pool.job("whole", 4), await pool.job("later")
     assert first.done()
     assert not whole.done()
     assert not later.done()  # it would keep the whole-slice job waiting
-    pool.release(SimpleNamespace(slot="first"))
-    pool.serve()
-    await settle()
+    await pool.end("first")
     assert whole.result()[1] == [0, 1, 2, 3]
-    pool.release(SimpleNamespace(slot="whole"))
-    pool.serve()
-    assert (await later)[1] == [0]
+    await pool.end("whole")
+    assert later.result()[1] == [0]
 
 
 async def test_a_check_never_takes_the_chips_of_a_job():
-    pool, place, settle = playing(FakeSlice("a", 2))
-
-    async def release(slot):
-        pool.release(SimpleNamespace(slot=slot))
-        pool.serve()
-        await settle()
-
-    pool.health.unchecked = {("a", 1)}
-    whole, check = place("whole", 2), place("check", check=("a", 1))
-    await settle()
+    pool, host = Playing(FakeSlice("a", 2)), ("a", 1)
+    pool.health.unchecked = {host}
+    whole, check = await pool.job("whole", 2), await pool.job("check", check=host)
     assert (check.done(), whole.done()) == (True, False)  # jobs wait for the check of a new host
-    pool.health.restore(("a", 1))
-    await release("check")
+    pool.health.restore(host)
+    await pool.end("check")
     assert whole.done()
-    pool.health.set_aside(("a", 1), "")
-    again, later = place("check", check=("a", 1)), place("later", 2)
-    await settle()
+    pool.health.set_aside(host, "")
+    again, later = await pool.job("check", check=host), await pool.job("later", 2)
     assert not again.done()  # and other checks wait for jobs
-    await release("whole")
+    await pool.end("whole")
     assert (again.done(), later.done()) == (True, False)
 
 
@@ -110,20 +102,18 @@ async def test_no_job_starts_elsewhere_while_a_slice_cannot_be_looked_at():
 
     unseen = FakeSlice("b", 1, up=False)
     unseen.cloud.describe = away
-    _, place, _ = playing(FakeSlice("a", 1), unseen)
     said = "b: whether jobs of an earlier call run there is unknown.*answers 403"
     with pytest.raises(PodError, match=said):
-        await place("job")
+        await (await Playing(FakeSlice("a", 1), unseen).job("job"))
 
 
 async def test_only_as_many_slices_start_as_there_are_jobs_for():
     slices = [FakeSlice(name, 2, up=False) for name in "abc"]
-    _, place, settle = playing(*slices)
-    jobs = [place(f"job{number}") for number in range(3)]
-    await settle()
+    pool = Playing(*slices)
+    jobs = [await pool.job(f"job{number}") for number in range(3)]
     assert [slice.starts for slice in slices] == [1, 1, 0]
     slices[0].come()
-    await settle()
+    await pool.settle()
     assert sum(job.done() for job in jobs) == 2
     slices[1].come()
     assert (await jobs[2])[0] is slices[1]
@@ -132,17 +122,13 @@ async def test_only_as_many_slices_start_as_there_are_jobs_for():
 async def test_a_slice_that_is_being_deleted_gets_no_job():
     ending = FakeSlice("a", 1)
     ending._deleted = True
-    _, place, settle = playing(ending)
-    job = place("job")
-    await settle()
-    assert not job.done()
+    assert not (await Playing(ending).job("job")).done()
 
 
 async def test_a_failed_slice_is_left_out_until_none_is_left():
     slices = [FakeSlice(name, 1, up=False) for name in "ab"]
-    _, place, settle = playing(*slices)
-    one, two = place("one"), place("two")
-    await settle()
+    pool = Playing(*slices)
+    one, two = await pool.job("one"), await pool.job("two")
     slices[0].come("no quota")
     slices[1].come()
     assert (await one)[0] is slices[1]
@@ -151,20 +137,19 @@ async def test_a_failed_slice_is_left_out_until_none_is_left():
     slices[1].on_tick()
     with pytest.raises(PodError, match="no quota"):
         await two
-    three = place("three")  # the errors were told: try again
-    await settle()
+    three = await pool.job("three")  # the errors were told: try again
     slices[0].come()
     assert (await three)[0] is slices[0]
 
 
 async def test_a_cancelled_job_gives_its_hosts_back():
-    pool, place, settle = playing(FakeSlice("a", 2))
-    one, two, three = place("one"), place("two"), place("three", 2)
-    await asyncio.gather(one, two)
-    three.cancel()
-    await settle()
-    pool.release(SimpleNamespace(slot="one"))
-    assert (await place("four"))[1] == [0]
+    pool = Playing(FakeSlice("a", 2))
+    await pool.job("one")
+    await pool.job("two")
+    (await pool.job("three", 2)).cancel()
+    await pool.settle()
+    await pool.end("one")
+    assert (await pool.job("four")).result()[1] == [0]
 
 
 def test_slices_of_a_profile(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from snakemake_executor_plugin_tpu.cloud import LOST_NODE, LOST_QUEUED
-from snakemake_executor_plugin_tpu.errors import explain, gx, is_refused, is_transient
+from snakemake_executor_plugin_tpu.errors import gx, is_transient
 from snakemake_executor_plugin_tpu.guarding import cost
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
@@ -38,14 +38,18 @@ def test_an_unknown_type_of_slice_costs_money():
     assert cost(settings, "v4-8") == "costs 12.00 USD an hour"
 
 
-def test_an_unknown_error_is_waited_for_and_a_known_refusal_is_not():
-    class Strange(gx.GoogleAPICallError):
-        code = 599
+class Strange(gx.GoogleAPICallError):
+    code = 599
 
-    assert is_transient(Strange("the frobnicator is warming up"))
-    assert not is_refused(Strange("x"))
-    for refusal in (gx.PermissionDenied("x"), gx.InvalidArgument("x"), gx.OutOfRange("x"), gx.NotFound("x")):
-        assert is_refused(refusal)
-        assert not is_transient(refusal)
-    settings = ExecutorSettings(project="p", zone="z", name="pod", bucket="bucket")
-    assert "frobnicator" in explain(Strange("the frobnicator is warming up"), "create pod", settings)
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        *((Strange("the frobnicator is warming up"), True), (gx.ServiceUnavailable("x"), True)),
+        *((gx.Cancelled("x"), True), (gx.ResourceExhausted("Quota exceeded for requests per minute"), True)),
+        *((gx.ResourceExhausted("Quota for chips"), False), (gx.PermissionDenied("x"), False)),
+        *((gx.InvalidArgument("x"), False), (gx.OutOfRange("x"), False), (gx.NotFound("x"), False)),
+    ],
+)
+def test_an_unknown_error_is_waited_for_and_a_known_refusal_is_not(error, transient):
+    assert is_transient(error) == transient

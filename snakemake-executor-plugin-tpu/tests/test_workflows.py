@@ -27,16 +27,9 @@ class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):
         return "tpu"
 
     def get_executor_settings(self):
-        return ExecutorSettings(
-            project=PROJECT,
-            zone=ZONE,
-            name=NAME,
-            accelerator_type="v4-8",
-            create=True,
-            api_endpoint=f"127.0.0.1:{self.pod.api.port}",
-            bucket=BUCKET,
-            python=self.pod.python,
-        )
+        where = {"project": PROJECT, "zone": ZONE, "name": NAME, "bucket": BUCKET, "python": self.pod.python}
+        where["api_endpoint"] = f"127.0.0.1:{self.pod.api.port}"
+        return ExecutorSettings(**where, accelerator_type="v4-8", create=True)
 
     def get_default_storage_provider(self):
         return "gcs"

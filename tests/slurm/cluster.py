@@ -355,7 +355,9 @@ class Cluster:
         """Nodes that are not idle, or have not registered their GPUs: one that answers a ping counts as idle before."""
         shown = self.run("scontrol", "-o", "show", "nodes", check=False).splitlines()
         idle = [line for line in shown if " State=IDLE " in line and re.search(r" SlurmdStartTime=\d", line)]
-        return [node for node in self._nodes if not any(line.startswith(f"NodeName={node} ") for line in idle)]
+        return [
+            node for node in self._nodes if not any(line.startswith(f"NodeName={node} ") for line in idle)
+        ]
 
     def show(self, job: str) -> dict[str, str]:
         """The properties of a job, from scontrol."""

@@ -129,16 +129,16 @@ class Cli:
         return (state, *await self._look(state))
 
     async def up(self) -> None:
-        """Create the pod, whatever tpu-create says, and wait until every host is ready."""
+        """Create the pod, whatever tpu-create says, and wait until every host is ready or runs a job."""
         self.settings.create = True
         task = self.slice.start()
-        while not task.done() and not (
-            self.slice.control and len(self.slice.control.free()) == self.slice.hosts
-        ):
-            control = self.slice.control
-            ranks = range(self.slice.hosts)
-            if control and all(control.is_fresh(rank) and control.beats[rank]["job"] for rank in ranks):
-                break
+        while not task.done():
+            if control := self.slice.control:
+                running = {
+                    rank for rank, beat in control.beats.items() if control.is_fresh(rank) and beat["job"]
+                }
+                if running.union(control.free()) == set(range(self.slice.hosts)):
+                    break
             await self.slice.news()
         if self.slice.error:
             raise self.slice.error

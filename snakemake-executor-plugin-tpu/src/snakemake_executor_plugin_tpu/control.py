@@ -147,24 +147,16 @@ class Control:
     def is_fresh(self, rank: int) -> bool:
         return rank in self.beats and self.beats[rank]["age"] < self.times["silence"]
 
-    def why_not(self, rank: int) -> str:
-        """Return why a host cannot take a job now; empty if it can."""
-        if not self.is_fresh(rank):
-            return "silent" if rank in self.beats else "not up"
-        beat = self.beats[rank]
-        environment = beat["environment"]
-        if beat["job"] or beat["seen"] != self._assigned[rank].document["seq"]:
-            return "busy"
-        if beat["shutdown"]:
-            return "shutting down"
-        if environment["name"] != self.setup["setup"]["name"] or environment["state"] != "ready":
-            return f"environment {environment['state']}"
-        if beat["disk_free"] < LEAST_DISK:
-            return "disk full"
-        return ""
-
     def free(self) -> list[int]:
-        return [rank for rank in range(self.hosts) if not self.why_not(rank)]
+        """Return the hosts that can take a job now."""
+        return [rank for rank in range(self.hosts) if self.is_fresh(rank) and self._can_take(rank)]
+
+    def _can_take(self, rank: int) -> bool:
+        beat, wanted = self.beats[rank], self.setup["setup"]["name"]
+        if beat["job"] or beat["shutdown"] or beat["seen"] != self._assigned[rank].document["seq"]:
+            return False
+        made = beat["environment"]
+        return (made["name"], made["state"]) == (wanted, "ready") and beat["disk_free"] >= LEAST_DISK
 
     # ---- assignments
 

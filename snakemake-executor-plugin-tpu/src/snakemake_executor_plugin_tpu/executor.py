@@ -61,10 +61,6 @@ def noting_interrupts() -> Iterator[list[int]]:
             signal.signal(number, previous[number])
 
 
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 class Executor(RemoteExecutor):
     next_seconds_between_status_checks = 0.2  # they cost nothing
 
@@ -123,7 +119,7 @@ class Executor(RemoteExecutor):
     def run_job(self, job: Any) -> None:
         # Here, as Snakemake's scheduler has set its own handler by now: SIGTERM is a Ctrl-C of a service manager.
         with contextlib.suppress(ValueError):
-            signal.signal(signal.SIGTERM, interrupt)
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
         slot = slot_of(job)
         info = SubmittedJobInfo(job, external_jobid=slot, aux={"submitted": time.time()})
         try:

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import PodError, red
@@ -18,30 +17,13 @@ Placed = tuple[Slice, list[int]]
 """A slice and the hosts that a job now holds there; none if a launch of an earlier call is there."""
 
 
-@dataclass(eq=False)
-class Waiting:
-    """A job that waits for hosts."""
-
-    run: "JobRun"
-    future: asyncio.Future[Placed]
-
-    @property
-    def hosts(self) -> int:
-        return self.run.request.hosts
-
-    @property
-    def place(self) -> Place | None:
-        """Return the host that a check is for."""
-        return self.run.request.place
-
-
 class Pool:
     """Gives hosts to jobs, first come first served, and starts as many slices as the jobs need."""
 
     def __init__(self, slices: list[Slice], say: Callable[[str], None], health: Health) -> None:
         self.slices, self.say, self.health = slices, say, health
         self.checks: dict[Place, asyncio.Task[None]] = {}
-        self._queue: list[Waiting] = []
+        self._queue: list[tuple[JobRun, asyncio.Future[Placed]]] = []
         self._looked: asyncio.Future[None] | None = None
         self._unseen: PodError | None = None
         self._unneeded: set[str] = set()
@@ -69,13 +51,13 @@ class Pool:
                 # Another job has reported these errors: try again.
                 for slice in self.slices:
                     slice.error = None
-        waiting = Waiting(run, asyncio.get_running_loop().create_future())
-        self._queue.append(waiting)
+        future: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        self._queue.append((run, future))
         self.serve()
         try:
-            return await waiting.future
+            return await future
         except asyncio.CancelledError:
-            self._queue = [each for each in self._queue if each is not waiting]
+            self._queue = [each for each in self._queue if each[1] is not future]
             self.release(run)
             raise
 
@@ -102,60 +84,58 @@ class Pool:
 
     def serve(self) -> None:
         """Give free hosts to the waiting jobs and start slices for the others."""
-        left: list[Waiting] = []
+        left: list[tuple[JobRun, asyncio.Future[Placed]]] = []
         reserved: set[Slice] = set()
         free = {slice: slice.free() for slice in self.slices}
-        for waiting in list(self._queue):
-            if waiting.future.done():
+        for run, future in list(self._queue):
+            if future.done():
                 continue
-            if waiting.place is None:
-                self._check_new(waiting.run, free)
-            is_first = waiting.place in self.health.unchecked  # jobs wait for it
-            room = [
-                (s, hosts)
-                for s in self.slices
-                if (s not in reserved or is_first) and (hosts := self._room(s, waiting, free))
-            ]
-            if room:
-                slice, hosts = room[0]
-                slice.take(waiting.run.slot, hosts)
+            place = run.request.place
+            if place is None:
+                self._check_new(run, free)
+            is_first = place in self.health.unchecked  # jobs wait for it
+            able = [slice for slice in self.slices if slice not in reserved or is_first]
+            if found := next(((s, hosts) for s in able if (hosts := self._room(s, run, free[s]))), None):
+                slice, hosts = found
+                slice.take(run.slot, hosts)
                 free[slice] = [rank for rank in free[slice] if rank not in hosts]
-                waiting.future.set_result((slice, hosts))
+                future.set_result(found)
                 continue
             up = [slice for slice in self.slices if slice.control and slice not in reserved]
-            if waiting.hosts > 1 and up:
+            if run.request.hosts > 1 and up:
                 # Later jobs for one host would starve a job for a whole slice.
                 reserved.add(max(up, key=lambda slice: len(free[slice])))
-            left.append(waiting)
+            left.append((run, future))
         self._queue = left
         self._tell_unneeded()
         self._start_for(left)
 
-    def _room(self, slice: Slice, waiting: Waiting, free: dict[Slice, list[int]]) -> list[int]:
+    def _room(self, slice: Slice, run: "JobRun", hosts: list[int]) -> list[int]:
         """Return free hosts for a job, or none. A job for a whole slice takes hosts that were set aside as well."""
-        hosts, place = free[slice], waiting.place
+        wanted, place = run.request.hosts, run.request.place
         if place is not None:
             return [rank for rank in hosts if (slice.name, rank) == place]
         hosts = [rank for rank in hosts if (slice.name, rank) not in self.health.unchecked]
-        if waiting.hosts == 1:
+        if wanted == 1:
             places = [(each.name, rank) for each in self.slices if each.control for rank in range(each.hosts)]
-            usable = self.health.usable(waiting.run.slot, places)
+            usable = self.health.usable(run.slot, places)
             hosts = [rank for rank in hosts if (slice.name, rank) in usable]
-        return hosts[: waiting.hosts] if len(hosts) >= waiting.hosts else []
+        return hosts[:wanted] if len(hosts) >= wanted else []
 
-    def _start_for(self, left: list[Waiting]) -> None:
+    def _start_for(self, left: "list[tuple[JobRun, asyncio.Future[Placed]]]") -> None:
         coming = {slice: slice.hosts for slice in self.slices if slice.is_starting}
-        for waiting in left:
-            if waiting.place is not None:  # a check starts no slice
+        for run, future in left:
+            if run.request.place is not None:  # a check starts no slice
                 continue
+            wanted = run.request.hosts
             idle = [slice for slice in self.slices if not (slice.control or slice.is_starting or slice.error)]
-            if slice := next((s for s in self.slices if coming.get(s, 0) >= waiting.hosts), None):
-                coming[slice] -= waiting.hosts
+            if slice := next((s for s in self.slices if coming.get(s, 0) >= wanted), None):
+                coming[slice] -= wanted
             elif idle:
                 idle[0].start()
-                coming[idle[0]] = idle[0].hosts - waiting.hosts
+                coming[idle[0]] = idle[0].hosts - wanted
             elif all(slice.error for slice in self.slices):
-                waiting.future.set_exception(self.slices[0].error or PodError("no slice"))
+                future.set_exception(self.slices[0].error or PodError("no slice"))
 
     def _tell_unneeded(self) -> None:
         """Say what an earlier call has left on hosts for which jobs of this one wait."""

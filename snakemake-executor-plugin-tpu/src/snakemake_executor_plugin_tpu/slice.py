@@ -280,7 +280,6 @@ class Slice:
         while True:
             await asyncio.to_thread(control.tick, self.is_busy())
             self._tell_hosts(control)
-            self._check_environment(control)
             await self._retire()
             self._tick()
             silent = any(
@@ -322,35 +321,28 @@ class Slice:
                 self.say(sentence)
 
     def _tell_hosts(self, control: Control) -> None:
-        up = sum(map(control.is_fresh, range(self.hosts)))
-        ready = sum(
-            control.is_fresh(rank) and beat["environment"]["state"] == "ready"
-            for rank, beat in control.beats.items()
-        )
-        environment = f", the environment is ready on {ready}" if control.setup["setup"]["name"] else ""
-        self._tell("up", f"{up} of {self.hosts} host(s) answer{environment}")
+        """Say what is new about the hosts; raise if no host of this call ever could make the jobs' environment."""
+        wanted, states = control.setup["setup"]["name"], dict[int, str]()
         for rank, beat in control.beats.items():
-            failed = beat["environment"]["state"] == "failed"
-            lines = "\n        ".join(beat["environment"]["lines"])
-            sentence = red(
-                f"w{rank} cannot make the jobs' environment and tries again; jobs wait:\n        {lines}"
-            )
-            self._tell(f"environment {rank}", sentence if failed else "")
+            made, lines = beat["environment"], "\n        ".join(beat["environment"]["lines"])
+            if made["name"] == wanted:
+                states[rank] = made["state"]
+            failed = f"w{rank} cannot make the jobs' environment and tries again; jobs wait:\n        {lines}"
+            self._tell(f"environment {rank}", red(failed) if made["state"] == "failed" else "")
             if beat["error"]:
                 self._tell(f"error {rank}", red(f"w{rank}: {beat['error']}"))
+        fresh = [rank for rank in range(self.hosts) if control.is_fresh(rank)]
+        ready = sum(states.get(rank) == "ready" for rank in fresh)
+        environment = f", the environment is ready on {ready}" if wanted else ""
+        self._tell("up", f"{len(fresh)} of {self.hosts} host(s) answer{environment}")
         if self.settings.idle_delete or self.settings.end:
             guards = [beat["guard"] for beat in control.beats.values()]
             if guards and not (guards[0]["limit"] or guards[0]["end"]):
                 self._tell("guard", red(guard_in_words(None)))
             self._tell("guard error", red(guard_trouble(guards)))
-
-    def _check_environment(self, control: Control) -> None:
-        """Note whether jobs could run; raise if no host of this call ever could. Later the hosts try it again."""
-        made = [beat["environment"] for beat in control.beats.values()]
-        states = [each["state"] for each in made if each["name"] == control.setup["setup"]["name"]]
-        if "ready" in states:
+        if "ready" in states.values():
             self.was_up, self._failing_since = True, 0.0
-        elif states and set(states) == {"failed"} and not self.was_up:
+        elif states and set(states.values()) == {"failed"} and not self.was_up:
             lines = "\n        ".join(control.beats[min(control.beats)]["environment"]["lines"])
             raise PodError(
                 f"The jobs' environment cannot be made on the hosts of {self.name}:\n        {lines}"

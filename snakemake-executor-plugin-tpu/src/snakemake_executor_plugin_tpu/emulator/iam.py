@@ -45,7 +45,6 @@ OBJECT_ADMIN = OBJECT_USER | {
 ROLES: dict[str, frozenset[str]] = {
     "roles/storage.objectViewer": OBJECT_VIEWER,
     "roles/storage.objectUser": OBJECT_USER,
-    "roles/storage.objectAdmin": OBJECT_ADMIN,
     "roles/storage.legacyBucketReader": OBJECT_VIEWER - {"storage.objects.get"}
     | {"storage.buckets.get", "storage.multipartUploads.list"},
     "roles/storage.admin": OBJECT_ADMIN
@@ -59,7 +58,6 @@ ROLES: dict[str, frozenset[str]] = {
         f"iam.serviceAccounts.{verb}" for verb in ("actAs", "get", "list")
     ),
     "roles/serviceusage.serviceUsageConsumer": frozenset({"serviceusage.services.use"}),
-    "roles/logging.logWriter": frozenset({"logging.logEntries.create", "logging.logEntries.route"}),
 }
 TPU_METHODS = {
     "GetNode": "tpu.nodes.get",

@@ -10,7 +10,6 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -69,18 +68,16 @@ def make_image(folder: Path) -> Path:
     return image / "bin"
 
 
-def make_internet(folder: Path, wheels: Path | None = None) -> dict[str, str]:
+def make_internet(folder: Path) -> dict[str, str]:
     """Make a package index and a store of interpreters, and return the variables by which hosts find them.
 
-    The index has uv (the installed version) and the files of `wheels`; the interpreter is this machine's.
+    The index has uv (the installed version); the interpreter is this machine's.
     """
     internet = folder / "internet"
     if not internet.exists():
         internet.mkdir(parents=True)
         _wheel_of_uv(internet)
         _archive_of_python(internet)
-    for wheel in wheels.glob("*.whl") if wheels else ():
-        shutil.copy2(wheel, internet / wheel.name)
     return {
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(internet),

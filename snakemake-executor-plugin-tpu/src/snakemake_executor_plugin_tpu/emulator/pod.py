@@ -39,8 +39,7 @@ class EmulatedPod:
         *,
         slices: int = 1,
         disk_mb: int | None = None,
-        python: str = sys.executable,
-        wheels: Path | None = None,
+        internet: bool = False,
         times: str = "",
     ) -> None:
         """Prepare a pod.
@@ -49,13 +48,12 @@ class EmulatedPod:
             folder: everything of the pod.
             slices: room for a pool of this many slices.
             disk_mb: size of each host's own disk; by default the hosts share this machine's.
-            python: an interpreter with Snakemake, for profiles without a lock file.
-            wheels: wheels for the hosts' package index; by default they have none, as behind a firewall.
+            internet: whether the hosts have a package index with uv; by default none, as behind a firewall.
             times: intervals of hosts and controllers, such as "poll=0.2 fence=20".
         """
         self.folder = Path(folder).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.accelerator_type, self.python, self.times = accelerator_type, python, times
+        self.accelerator_type, self.python, self.times = accelerator_type, sys.executable, times
         size = slice_of(accelerator_type).hosts
         self.google = Google(PROJECT, lambda name, force: self.api.delete_by_rest(name, force))
         self.api = TpuApi(self._boot, self._destroy)
@@ -67,8 +65,8 @@ class EmulatedPod:
             "STORAGE_EMULATOR_HOST": self.gcs.url,
             "SNAKEMAKE_TPU_API": f"http://127.0.0.1:{self.google.server_port}",
         }
-        if wheels is not None:
-            environment |= make_internet(self.folder, wheels)
+        if internet:
+            environment |= make_internet(self.folder)
         self.hosts = [
             Host(
                 self.folder / f"w{rank}",

@@ -1,126 +1,79 @@
 """Counts steps like a training run: writes checkpoints to a bucket, resumes, reports progress, stops on SIGTERM."""
 
 import argparse
+import importlib
 import json
 import os
 import signal
 import sys
+import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
+from pathlib import Path
 
-URL = os.environ["STORAGE_EMULATOR_HOST"]
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LAUNCH = os.environ["TPU_LAUNCH"]
-
-
-TOKEN = f"http://{os.environ['GCE_METADATA_HOST']}/computeMetadata/v1/instance/service-accounts/default/token"
-headers = {}
-
-
-def request(url, data=None, **headers):
-    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=20) as answer:
-        return answer.read()
-
-
-def call(url, data=None):
-    """Call the bucket, as long as it takes."""
-    for attempt in range(1000):
-        try:
-            if not headers:
-                token = json.loads(request(TOKEN, **{"Metadata-Flavor": "Google"}))
-                headers["Authorization"] = f"Bearer {token['access_token']}"
-            return request(url, data, **headers)
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return None
-            headers.clear()
-        except OSError:
-            pass
-        if stopping:
-            sys.exit(143)
-        time.sleep(min(1.0, 0.1 * (attempt + 1)))
-    raise SystemExit("the bucket does not answer")
-
-
-def put(path, text):
-    bucket, _, name = path.partition("/")
-    name = urllib.parse.quote(name, safe="")
-    call(f"{URL}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}", str(text).encode())
-
-
-def get(path):
-    bucket, _, name = path.partition("/")
-    return call(f"{URL}/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}?alt=media")
-
+AGENT = Path(os.environ["TPU_AGENT"])  # the hosts' code, which has a client of Cloud Storage
+SEEN = ("TPU_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "COUNT_OPTION")
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int)
 parser.add_argument("--seconds", type=float)
-parser.add_argument("--checkpoint")
-parser.add_argument("--seed")
-parser.add_argument("--out")
-parser.add_argument("--fail-rank", type=int, default=-1)
-parser.add_argument(
-    "--hold", type=int, default=-1, help="in launch 1, wait at this step for the object `release`"
-)
-parser.add_argument("--mute", action="store_true")
-parser.add_argument("--verbose", action="store_true")
+for name in ("checkpoint", "seed", "out"):
+    parser.add_argument(f"--{name}")
+parser.add_argument("--hold", type=int, help="in launch 1, wait at this step for the object `release`")
 parser.add_argument("--stubborn", action="store_true")
 args = parser.parse_args()
 
-stopping = False
+sys.path.insert(0, str(AGENT.parent))
+client = importlib.import_module(f"{AGENT.name}.worker.bucket")
+client.MOST_PAUSE = 1.0
+stopping = threading.Event()
+bucket = client.Bucket(args.checkpoint, patience=1e9, stop=stopping)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if args.stubborn else lambda *_: stopping.set())
 
 
-def stop(*_):
-    global stopping
-    stopping = True
+def put(name, text):
+    bucket.put(name, str(text).encode())
 
 
-signal.signal(signal.SIGTERM, signal.SIG_IGN if args.stubborn else stop)
-# All ranks start where rank 0 does, as with a collective.
-begin = f"{args.checkpoint}/begin-{LAUNCH}"
-if RANK == 0:
-    step = int(get(f"{args.checkpoint}/step") or 0)
-    put(begin, step)
-else:
-    while (found := get(begin)) is None and not stopping:
+def get(name):
+    found = bucket.get(name)
+    return found and found.data.decode()
+
+
+def count():
+    # All ranks start where rank 0 does, as with a collective.
+    if RANK == 0:
+        put(f"begin-{LAUNCH}", get("step") or 0)
+    while (begin := get(f"begin-{LAUNCH}")) is None and not stopping.is_set():
         time.sleep(0.05)
-    step = int(found or 0)
-variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COUNT_OPTION")
-seen = {key: value for key, value in os.environ.items() if key.startswith("TPU_") or key in variables}
-secret = f"{len(os.environ.get('COUNT_SECRET', ''))} characters"
-put(
-    f"{args.checkpoint}/launches/{LAUNCH}-{RANK}",
-    json.dumps({"from": step, "environment": seen, "secret": secret}),
-)
-print(f"launch {LAUNCH}, rank {RANK} of {SIZE}: from step {step}", flush=True)
-if RANK == 0:
-    put(f"{args.checkpoint}/owner", LAUNCH)
-while step < args.steps:
-    time.sleep(args.seconds)
-    step += 1
-    if args.fail_rank == RANK and step == 2:
-        print(f"rank {RANK} cannot continue", file=sys.stderr, flush=True)
-        sys.exit(3)
-    if RANK == 0 and not args.mute:
-        # No fault may cause two launches of one job at the same time.
-        if (owner := get(f"{args.checkpoint}/owner").decode()) != LAUNCH:
-            put(f"{args.checkpoint}/duplicates/{LAUNCH}", owner)
-            sys.exit("another launch runs beside this one")
-        put(f"{args.checkpoint}/step", step)
-        with open(os.environ["TPU_PROGRESS_FILE"], "w") as file:
-            file.write(str(step))
-    print(f"step {step}", flush=True)
-    if args.verbose:
-        print("." * 300, flush=True)
-    while args.hold == step and LAUNCH == "1" and not stopping and get(f"{args.checkpoint}/release") is None:
-        time.sleep(0.05)
-    if stopping:
-        sys.exit(143)
-if RANK == 0:
-    with open(args.seed) as file, open(args.out, "w") as out:
-        out.write(
-            f"{args.checkpoint.rpartition('/')[2]} counted to {step} with seed {file.read().strip()} on {SIZE}\n"
-        )
+    step = int(begin or 0)
+    seen = {key: value for key, value in os.environ.items() if key.startswith(SEEN)}
+    put(f"launches/{LAUNCH}-{RANK}", json.dumps({"from": step, "environment": seen}))
+    print(f"launch {LAUNCH}, rank {RANK} of {SIZE}: from step {step}", flush=True)
+    if RANK == 0:
+        put("owner", LAUNCH)
+    while step < args.steps:
+        time.sleep(args.seconds)
+        step += 1
+        if RANK == 0:
+            # No fault may cause two launches of one job at the same time.
+            if (owner := get("owner")) != LAUNCH:
+                put(f"duplicates/{LAUNCH}", owner)
+                sys.exit("another launch runs beside this one")
+            put("step", step)
+            Path(os.environ["TPU_PROGRESS_FILE"]).write_text(str(step))
+        print(f"step {step}", flush=True)
+        while args.hold == step and LAUNCH == "1" and not stopping.is_set() and get("release") is None:
+            time.sleep(0.05)
+        if stopping.is_set():
+            sys.exit(143)
+    if RANK == 0:
+        job, seed = args.checkpoint.rpartition("/")[2], Path(args.seed).read_text().strip()
+        Path(args.out).write_text(f"{job} counted to {step} with seed {seed} on {SIZE}\n")
+
+
+try:
+    count()
+except client.Offline:  # once it has been told to stop
+    sys.exit(143)
