@@ -18,8 +18,15 @@ from trm.training.export import OPSET
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS = {
-    "mlp": {"mixer": "mlp", "h_cycles": 1, "l_cycles": 2},
-    "attention": {"mixer": "attention", "position": "rope", "d_model": 64, "puzzle_tokens": 0},
+    "mlp": {"mixer": "mlp", "layers": 1},
+    "attention": {
+        "mixer": "attention",
+        "layers": 1,
+        "position": "rope",
+        "h_cycles": 1,
+        "l_cycles": 2,
+        "puzzle_tokens": 0,
+    },
 }
 
 
