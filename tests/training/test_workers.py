@@ -12,42 +12,28 @@ import torch
 
 from tests import shell
 from tests.storage.cloud import free_port
-from tests.training.conftest import config, first_losses, history, train_words, trainer
+from tests.training.conftest import config, history, train_words, trainer
 from trm.backends.workers import choose_interface
 from trm.study.schema import PlacementConfig
 from trm.training import loop
 from trm.training.outputs import load_weights
 
-
-def run_workers(world, task, run, data, root):
-    """Outputs and exit codes of `world` workers, by rank."""
-    common = os.environ | {"WORLD_SIZE": str(world), "TRM_WORKER_TIMEOUT": "60"}
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    if sys.platform == "linux":  # not the address of the host's name, which other tests' networks may hide
-        common["GLOO_SOCKET_IFNAME"] = "lo"
-    command = [sys.executable, "-m", "tests.training.worker", task, run.model_dump_json(), data, root]
-    processes = [shell.start(*command, env=common | {"RANK": str(rank)}) for rank in range(world)]
-    outputs = []
-    for process in processes:
-        outputs.append(process.communicate()[0])
-        if task == "hang":  # the first one has ended: the others will not
-            for other in processes:
-                other.kill()
-    return outputs, [process.returncode for process in processes]
-
-
 RUN = {"micro_batches": 2, "puzzle_lr": 1e-2, "steps": 6}
+
+
+def train(run, data, root, workers):
+    """What a run says that is trained by several workers."""
+    words = train_words(run, data, root, "--workers", str(workers), "--backend", "cpu", log_every=1)
+    return shell.python("-m", "trm", *words, check=True).stdout
 
 
 def test_several_workers_give_the_losses_of_one(dataset_folder, tmp_path):
     """With Muon, which takes Adam-atan2's steps outside of the blocks."""
-    run = config(training=RUN | {"optimizer": "muon"})
-    expected = first_losses(run, dataset_folder, tmp_path, 5)
-    outputs, codes = run_workers(4, "losses", run, dataset_folder, tmp_path / "many")
-    assert codes == [0] * 4, outputs
-    losses = [json.loads(output.strip().splitlines()[-1]) for output in outputs]
-    assert losses[0] == pytest.approx(expected, abs=1e-5)
-    assert losses == [losses[0]] * 4
+    losses = []
+    for workers in (1, 4):
+        train(config(training=RUN | {"optimizer": "muon"}), dataset_folder, tmp_path / str(workers), workers)
+        losses.append([float(row["train/loss"]) for row in history(tmp_path / str(workers))])
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 
 def test_an_average_kept_by_the_first_worker_is_that_of_every_worker(dataset_folder, tmp_path):
@@ -57,21 +43,33 @@ def test_an_average_kept_by_the_first_worker_is_that_of_every_worker(dataset_fol
         placement = PlacementConfig(workers=2, average=average)
         run = config(training=RUN).model_copy(update={"placement": placement})
         root = tmp_path / average
-        outputs, codes = run_workers(2, "train", run, dataset_folder, root)
-        assert codes == [0, 0], outputs
+        assert train(run, dataset_folder, root, 2).count("step 6/6") == 1  # one writes
         averages.append(load_weights(root / "run").weights("ema")["head.weight"])
         rows.append([row["eval/cross_entropy"] for row in history(root)])
         assert json.loads((root / "run/training.json").read_text())["workers"] == 2
-        assert "step 6/6" in outputs[0]
-        assert "step" not in outputs[1]  # one writes
         assert all(int(history(root)[-1][f"perf/peak_host_bytes/{rank}"]) > 2**26 for rank in (0, 1))
     assert torch.equal(*averages)
     assert rows[0] == rows[1]
     assert any(rows[0])
 
 
+def faulty(fault, data, root):
+    """Outputs and exit codes of two workers, the second with a fault of tests/training/worker.py."""
+    common = os.environ | {"WORLD_SIZE": "2", "TRM_WORKER_TIMEOUT": "60"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    if sys.platform == "linux":  # not the address of the host's name, which other tests' networks may hide
+        common["GLOO_SOCKET_IFNAME"] = "lo"
+    command = [sys.executable, "-m", "tests.training.worker", fault, data, root]
+    processes = [shell.start(*command, env=common | {"RANK": str(rank)}) for rank in range(2)]
+    outputs = [processes[0].communicate()[0]]
+    if fault == "hang":  # it will not end by itself
+        processes[1].kill()
+    outputs.append(processes[1].communicate()[0])
+    return outputs, [process.returncode for process in processes]
+
+
 def test_a_worker_with_other_weights_is_named(dataset_folder, tmp_path):
-    outputs, codes = run_workers(2, "perturb", config(), dataset_folder, tmp_path)
+    outputs, codes = faulty("perturb", dataset_folder, tmp_path)
     assert codes == [2, 2], outputs
     sentence = "worker 1 does not hold the same weights as worker 0 at step 4"
     assert all(sentence in output for output in outputs)
@@ -89,7 +87,7 @@ def test_weights_are_compared_at_first_every_so_many_steps_and_before_a_checkpoi
 
 def test_a_worker_that_hangs_ends_the_job_with_one_sentence(dataset_folder, tmp_path):
     """Of one that dies: under torchrun below."""
-    outputs, codes = run_workers(2, "hang", config(), dataset_folder, tmp_path)
+    outputs, codes = faulty("hang", dataset_folder, tmp_path)
     assert codes == [2, -9], outputs
     assert outputs[0].count("UserError: worker 0 of 2 stops: another worker died or did not answer") == 1
 
