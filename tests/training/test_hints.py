@@ -1,12 +1,10 @@
 """Training rows with extra clues: the batch and the curriculum."""
 
-import pytest
 import torch
 
 from tests.training.conftest import config, steps, train, trainer
 from tests.training.puzzles import write_dataset
 from trm.data.hints import BLANK
-from trm.errors import UserError
 from trm.study.schema import CurriculumStage
 from trm.training.step import transformed
 
@@ -62,5 +60,3 @@ def test_a_checkpoint_from_before_a_knob_was_added_is_still_resumed(dataset_fold
         found.saver.identity["config"][section].pop(knob)
     found.save()
     assert trainer(config(), dataset_folder, tmp_path).record.done == 1
-    with pytest.raises(UserError, match=r"data.hints is \[0, 0\] there and \[0, 2\] here"):
-        trainer(config(data={"hints": [0, 2]}), dataset_folder, tmp_path)

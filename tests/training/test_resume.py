@@ -127,6 +127,7 @@ def test_a_format_of_another_version_is_refused(dataset_folder, tmp_path):
         ({"model": {"d_model": 32}}, r"config\.model\.d_model"),
         ({"training": {"precision": "bfloat16"}}, "precision"),
         ({"seed": 4}, r"config\.seed"),
+        ({"data": {"hints": [0, 2]}}, r"data\.hints is \[0, 0\] there and \[0, 2\] here"),
     ],
 )
 def test_another_runs_checkpoint_is_refused_by_field(changes, field, dataset_folder, tmp_path):

@@ -12,6 +12,7 @@ from trm.backends.cpu.device import CpuBackend
 from trm.checks.preflight import machine, work
 from trm.checks.preflight.report import Row, Site, run_checks, table
 from trm.checks.preflight.work import CHECKS
+from trm.cli import main
 from trm.data.sampler import Sampler
 
 STEPS = 40
@@ -126,6 +127,15 @@ def test_a_fault_turns_its_row_red(site, monkeypatch, name, fault, words):
     *_, row = run_checks(site, {key: CHECKS[key] for key in [*before, name]})
     assert not row.green
     assert words in row.text
+
+
+def test_a_red_row_fails_the_command_which_then_writes_nothing(tmp_path, monkeypatch, capsys):
+    """Green rows, and what two processes gather: tests/pipeline/test_preflight.py and test_cloud_page.py."""
+    monkeypatch.setattr(work, "CHECKS", {"memory": CHECKS["memory"]})
+    words = ["preflight", "--profile", "local", "--scratch", str(tmp_path), "--memory-gib", "1e6"]
+    assert main([*words, "--out", str(tmp_path / "rows.json")]) == 1
+    assert "RED    memory" in capsys.readouterr().out
+    assert not (tmp_path / "rows.json").exists()
 
 
 def test_every_row_is_turned_red_by_a_test():
