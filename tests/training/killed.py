@@ -3,7 +3,7 @@
     python -m tests.training.killed KILLS SEED ARGUMENTS...      (the arguments of `python -m trm`)
 
 A moment is a Python or C call, so a kill can hit anything: reading a checkpoint, a step, the gap between writing a file
-and renaming it. Half of the children may die during their start, all of them in their steps. Each kill is printed; the
+and renaming it. Every second child may die during its start; the others die in their steps. Each kill is printed; the
 last child runs to the end, and its exit code is ours.
 """
 

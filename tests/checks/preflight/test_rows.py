@@ -1,5 +1,6 @@
 """Every row of the table: green on a sound machine, red when just that is broken."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,10 +132,11 @@ def test_a_fault_turns_its_row_red(site, monkeypatch, name, fault, words):
 
 def test_a_red_row_fails_the_command_which_then_writes_nothing(tmp_path, monkeypatch, capsys):
     """Green rows, and what two processes gather: tests/pipeline/test_preflight.py and test_cloud_page.py."""
-    monkeypatch.setattr(work, "CHECKS", {"memory": CHECKS["memory"]})
-    words = ["preflight", "--profile", "local", "--scratch", str(tmp_path), "--memory-gib", "1e6"]
-    assert main([*words, "--out", str(tmp_path / "rows.json")]) == 1
-    assert "RED    memory" in capsys.readouterr().out
+    names = ["devices", "memory", "disk"]
+    monkeypatch.setattr(work, "CHECKS", {name: CHECKS[name] for name in names})
+    words = f"preflight --profile local --scratch {tmp_path} --devices 3 --memory-gib 1e6 --disk-gib 1e9"
+    assert main([*words.split(), "--out", str(tmp_path / "rows.json")]) == 1
+    assert re.findall(r"RED +(\w+)", capsys.readouterr().out) == names
     assert not (tmp_path / "rows.json").exists()
 
 
