@@ -37,7 +37,7 @@ def test_killed_at_twenty_random_moments(dataset_folder, expected, tmp_path):
     done = python("-m", "tests.training.killed", KILLS, SEED, *arguments, check=True)
     moments = [done.stdout.count(f"in its {phase}") for phase in ("start", "steps")]
     assert sum(moments) == KILLS
-    assert min(moments) > KILLS // 4
+    assert min(moments) >= KILLS // 5
     assert "resumed from" in done.stdout
     assert same_weights(load_file(tmp_path / "run/weights.safetensors"), expected)
     assert CheckpointFolder(tmp_path / "checkpoints").unfinished() == []
