@@ -151,18 +151,14 @@ def test_an_evaluation_measures_what_it_is_told_and_records_on_what(trained, tmp
     assert [len(trace["steps"]) for trace in document["traces"]] == [4, 4]  # as in training
 
 
-def test_validation_and_evaluation_agree(dataset_folder, tmp_path):
+def test_validation_and_evaluation_agree(measured, trained):
     """The last validation pass of a run equals the reference evaluation of the same puzzles."""
-    found = train(config(training={"steps": 30, "lr": 3e-3}), dataset_folder, tmp_path)
-    measured = evaluation(tmp_path / "run", dataset_folder)
-    score = measured._score()
-    data = measured.dataset.originals("validation", measured.backend)
-    result = policies.Policies(measured.net, lambda: score, lambda: None).fixed(data, (4,)).scores[4]
-    values = result.result(measured.backend.total)
-    last = found.record.rows[-1]
-    assert values["accuracy"] == pytest.approx(last["eval/accuracy"], abs=1e-6)
-    assert values["cross_entropy"] == pytest.approx(last["eval/cross_entropy"], rel=1e-5)
-    assert values["blank_accuracy"] == pytest.approx(last["eval/blank_accuracy"], abs=1e-6)
+    found, _ = measured
+    data = found.dataset.originals("validation", found.backend)
+    values = found.policies.fixed(data, (4,)).scores[4].result(found.backend.total)
+    last = json.loads((trained / "training.json").read_text())["final"]
+    for name in ("accuracy", "cross_entropy", "blank_accuracy"):
+        assert values[name] == pytest.approx(last[f"eval/{name}"], rel=1e-5)
     assert 0.0 <= last["eval/blank_accuracy"] < last["eval/accuracy"]  # not every cell is blank
 
 

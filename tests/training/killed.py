@@ -2,17 +2,15 @@
 
     python -m tests.training.killed KILLS SEED ARGUMENTS...      (the arguments of `python -m trm`)
 
-A moment is a number of Python and C calls, so a kill can hit anything: reading a checkpoint, a step, the gap between
-writing a file and renaming it. A first child measures how many calls a start and a step take; half of the others then
-die during their start, the other half within two steps of their first one. Each kill is printed; the last child runs
-to the end, and its exit code is ours.
+A moment is a Python or C call, so a kill can hit anything: reading a checkpoint, a step, the gap between writing a file
+and renaming it. Every second child may die during its start; the others die in their steps. Each kill is printed; the
+last child runs to the end, and its exit code is ours.
 """
 
 import os
 import random
 import signal
 import sys
-from collections.abc import Callable
 from types import FrameType
 
 import torch
@@ -22,19 +20,29 @@ from trm.cli import main
 from trm.training.loop import Trainer
 
 STEP = Trainer._one_step.__code__
+START_CALLS, STEPS_CALLS = 50_000, 5_000
+"""Calls until a kill, at the mean: a start makes about 130,000, a step with its checkpoint 4,500."""
 
 
-def child(arguments: list[str], hook: Callable[[bool], None] | None) -> int:
-    """Exit code of the command, run in a child; `hook` hears of every call, with whether it begins a step."""
+def child(arguments: list[str], chance: random.Random | None = None, in_steps: bool = False) -> int:
+    """Exit code of the command, run in a child, which `chance` kills: `in_steps`, after its first step has begun."""
     sys.stdout.flush()
     process = os.fork()
     if process:
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    phase, calls = "start", 0
 
     def profile(frame: FrameType, event: str, argument: object) -> None:
-        hook(event == "call" and frame.f_code is STEP)
+        nonlocal phase, calls
+        calls += 1
+        if event == "call" and frame.f_code is STEP:
+            phase = "steps"
+        rare = STEPS_CALLS if phase == "steps" else START_CALLS
+        if (phase == "steps" or not in_steps) and chance.random() * rare < 1:
+            os.write(1, f"killed at call {calls}, in its {phase}\n".encode())
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    if hook:
+    if chance:
         sys.setprofile(profile)
     code = 99
     try:
@@ -44,50 +52,12 @@ def child(arguments: list[str], hook: Callable[[bool], None] | None) -> int:
         os._exit(code)
 
 
-def measure(arguments: list[str]) -> tuple[int, int]:
-    """Calls before the first step of a child, and calls of its second step; the child is killed at its third."""
-    reader, writer = os.pipe()
-    calls, begun = 0, []
-
-    def hook(step: bool) -> None:
-        nonlocal calls
-        calls += 1
-        if step:
-            begun.append(calls)
-            if len(begun) == 3:
-                os.write(writer, f"{begun[0]} {begun[2] - begun[1]}".encode())
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    if child(arguments, hook) != -signal.SIGKILL:
-        sys.exit("the child that measures ended before its third step")
-    start, step = os.read(reader, 100).split()
-    return int(start), int(step)
-
-
-def kill_after(calls: int, in_steps: bool) -> Callable[[bool], None]:
-    """A hook that kills after that many calls since the start, or since the first step began."""
-    counting, left = not in_steps, calls
-
-    def hook(step: bool) -> None:
-        nonlocal counting, left
-        counting = counting or step
-        left -= counting
-        if not left:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return hook
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
     library.functions()  # loaded once for all children
-    kills, generator = int(sys.argv[1]), random.Random(int(sys.argv[2]))
-    start, step = measure(sys.argv[3:])
+    kills, seed = map(int, sys.argv[1:3])
     for number in range(kills):
-        in_steps = bool(number % 2)
-        calls = generator.randrange(1, 2 * step if in_steps else start)
-        code = child(sys.argv[3:], kill_after(calls, in_steps))
+        code = child(sys.argv[3:], random.Random(seed + number), in_steps=bool(number % 2))
         if code != -signal.SIGKILL:
-            sys.exit(f"child {number} ended with {code} before its {calls} calls")
-        print(f"killed {number} at call {calls} of {'its steps' if in_steps else 'its start'}", flush=True)
-    sys.exit(child(sys.argv[3:], None))
+            sys.exit(f"child {number} ended with {code} before it was killed")
+    sys.exit(child(sys.argv[3:]))

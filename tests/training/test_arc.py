@@ -12,7 +12,7 @@ from tests.training.conftest import config, train, trainer
 from trm.backends.cpu.device import CpuBackend
 from trm.data.sampler import Sampler
 from trm.errors import UserError
-from trm.evaluation.evaluate import evaluate_run
+from trm.evaluation.evaluate import evaluate_run, inference_network
 from trm.evaluation.votes import vote_results
 from trm.model.inference import InferenceNetwork
 from trm.study.fingerprint import evaluation_fingerprint, evaluation_marks
@@ -22,6 +22,7 @@ from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.spec import FAMILIES
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
+from trm.training.outputs import load_weights
 from trm.training.step import RowBatch
 
 DATA = {"task": "arc", "source": "generate", "arc_side": 6, "augmentations": 3}
@@ -105,13 +106,10 @@ def test_copies_vote(folder, trained, wrong, copies, first, second):
     rows, copy = np.repeat(np.arange(test.examples), 4), np.tile(np.arange(4), test.examples)
     questions, answers = augmenter.canvases(rows, copy)
     asked = zip(map(bytes, questions), augmenter.identifiers(rows, copy).tolist())
-    state, model = trained.state, trained.config.model
-    net = InferenceNetwork(
-        state.layout.views(state.params), state.h_init, state.l_init, state.puzzle_table, state.arch,
-        model.h_cycles, model.l_cycles,
-    )  # fmt: skip
+    backend = CpuBackend()
+    net, _ = inference_network(load_weights(trained.out), EvaluationConfig(), backend)
     solver = Solver(net, dict(zip(asked, answers)), wrong)
-    results, tasks = vote_results(solver, dataset, copies, None, 1, 10.0, CpuBackend())
+    results, tasks = vote_results(solver, dataset, copies, None, 1, 10.0, backend)
     measured = {result["policy"]: result for result in results}
     assert measured["vote_first"]["exact_accuracy"] == first
     assert measured["vote"]["exact_accuracy"] == second

@@ -5,38 +5,35 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.data.conftest import csv_config
 from tests.shell import python
 from tests.training.conftest import DATA, config, same_weights, train
 from trm.backends.cpu.device import CpuBackend
 from trm.cli import main
 from trm.errors import UserError
 from trm.evaluation.evaluate import inference_network
-from trm.io import sha256_file
 from trm.model import definition
 from trm.study.schema import EvaluationConfig
 from trm.training.dataset import Dataset
 from trm.training.interchange import from_reference, plain_names, to_reference
 from trm.training.outputs import load_weights
 
-NAMES = {
-    "mlp": {"L_level.layers.1.mlp_t.gate_up_proj.weight", "L_level.layers.0.mlp.down_proj.weight"},
-    "attention": {"L_level.layers.1.self_attn.qkv_proj.weight", "L_level.layers.0.self_attn.o_proj.weight"},
-}
-
-
 PREFIXES = ("", "model.", "_orig_mod.", "_orig_mod.model.inner.", "module.model._orig_mod.inner.", "ema.")
 PREFIXES += ("_fsdp_wrapped_module.model._fsdp_wrapped_module.inner.", "ema_model.module.")
 
 
-@pytest.fixture(scope="module", params=NAMES)
-def exported(request, dataset_folder, tmp_path_factory):
-    """A run of each mixer, its folder and its public state dict."""
-    root = tmp_path_factory.mktemp(request.param)
-    run = config({"mixer": request.param}, {"steps": 2})
-    train(run, dataset_folder, root)
+def public(run, data, root):
+    """The public state dict of a run that is trained now, to `root`/run."""
+    train(run, data, root)
     assert main(["convert", "to-reference", str(root / "run"), "--out", str(root / "model.pt")]) == 0
-    return run, root / "run", torch.load(root / "model.pt", weights_only=True)
+    return torch.load(root / "model.pt", weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def exported(dataset_folder, tmp_path_factory):
+    """A run, its folder and its public state dict."""
+    root, run = tmp_path_factory.mktemp("exported"), config(training={"steps": 2})
+    state = public(run, dataset_folder, root)
+    return run, root / "run", state
 
 
 @pytest.mark.parametrize(
@@ -45,7 +42,8 @@ def exported(request, dataset_folder, tmp_path_factory):
 def test_back_whatever_wrapped_the_model(prefix, key, exported, tmp_path):
     run, folder, state = exported
     assert all(name.startswith("model.inner.") for name in state)
-    assert set(plain_names(state)) >= NAMES[run.model.mixer] | {"q_head.bias", "H_init", "puzzle_emb.weights"}
+    layers = {"L_level.layers.1.mlp_t.gate_up_proj.weight", "L_level.layers.0.mlp.down_proj.weight"}
+    assert set(plain_names(state)) >= layers | {"q_head.bias", "H_init", "puzzle_emb.weights"}
     wrapped = {prefix + name: tensor for name, tensor in plain_names(state).items()}
     torch.save({"epoch": 3, key: wrapped} if key else wrapped, tmp_path / "wrapped.pt")
     back = ("--config", run.model_dump_json(), "--out", str(tmp_path / "back"))
@@ -79,18 +77,6 @@ def test_a_file_with_weights_and_their_average_is_refused_until_one_is_chosen(
     torch.save({keys[0]: state}, tmp_path / "both.pt")
     assert main([*words, "--weights", "ema"]) == 2
     assert "keeps raw weights alone" in capsys.readouterr().err
-
-
-def test_a_config_may_name_its_files_without_checksums(exported, tmp_path):
-    run, _, state = exported
-    (tmp_path / "a.csv").write_text("question,answer\n.234341221434321,1234341221434321\n")
-    torch.save(state, tmp_path / "model.pt")
-    document = run.model_dump(mode="json")
-    document["data"] = csv_config(tmp_path / "a.csv").model_dump(mode="json", exclude={"sha256"})
-    words = ["--config", json.dumps(document), "--out", str(tmp_path / "back")]
-    assert main(["convert", "from-reference", str(tmp_path / "model.pt"), *words]) == 0
-    (found,) = load_weights(tmp_path / "back").config.data.sha256
-    assert found == sha256_file(tmp_path / "a.csv")
 
 
 ELSEWHERE = """
@@ -130,21 +116,25 @@ ARCH = {"H_cycles": 2, "L_cycles": 1, "halt_max_steps": 4, "num_heads": 2, "pos_
 def test_settings_that_no_tensor_shows_are_read_beside_the_checkpoint(dataset_folder, tmp_path, capsys):
     """With rotary positions read as none, the logits are others."""
     run = config({"mixer": "attention", "position": "rope"}, {"steps": 1})
-    train(run, dataset_folder, tmp_path)
-    main(["convert", "to-reference", str(tmp_path / "run"), "--out", str(tmp_path / "step_1")])
+    state = plain_names(public(run, dataset_folder, tmp_path))
+    assert {
+        f"L_level.layers.{k}.self_attn.{part}.weight" for k, part in ((1, "qkv_proj"), (0, "o_proj"))
+    } <= set(state)
 
     def convert(**model):
         document = run.model_dump(mode="json")
         document["model"] = {"mixer": "attention", "d_model": 16, "puzzle_tokens": 1, **model}
         given = ["--config", json.dumps(document), "--out", str(tmp_path / "back")]
-        return main(["convert", "from-reference", str(tmp_path / "step_1"), *given])
+        return main(["convert", "from-reference", str(tmp_path / "model.pt"), *given])
 
     capsys.readouterr()
     assert convert() == 0
     assert "assumed as in --config, for no tensor shows them: model.heads=8" in capsys.readouterr().out
     (tmp_path / "all_config.yaml").write_text(json.dumps({"arch": ARCH}))
     assert convert(heads=2) == 0
-    assert load_weights(tmp_path / "back").config.model == run.model
+    back = load_weights(tmp_path / "back")
+    assert back.config.model == run.model
+    assert same_weights(plain_names(to_reference(back, "raw")), state)
     assert "as in" in capsys.readouterr().out
     assert convert(position="none") == 2
     assert "has pos_encodings rope, but --config has model.position=none" in capsys.readouterr().err
@@ -154,10 +144,7 @@ def test_settings_that_no_tensor_shows_are_read_beside_the_checkpoint(dataset_fo
 
 
 def test_what_does_not_fit_is_named(exported, tmp_path, capsys):
-    run, _, public = exported
-    if run.model.mixer == "attention":
-        pytest.skip("once is enough")
-    state = plain_names(public)
+    state = plain_names(exported[2])
     wide = {"puzzle_emb.weights": torch.zeros(1, 32)}
     for change, other, words in (
         ({}, {"mixer": "attention"}, r"self_attn\.qkv_proj"),

@@ -64,20 +64,15 @@ def two_steps(model, training, workers=1):
     tables = made(torch.uint8, rows, SYMBOLS), made(torch.int16, rows, CELLS)
     batch = Batch(made(torch.int32, rows), *tables, made(torch.int32, rows))
 
-    def forms():
-        return [(tensor.shape, tensor.dtype, tensor.device) for tensor in state.changed_tensors()]
-
     def constant(*values, **options):
         raise RuntimeError("torch.tensor copies a value of the host")  # not seen by Watch
 
-    before = forms()
     with Watch(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "tensor", constant)
         for _ in range(2):
             step(batch, Recursion.of(run.model))
     with pytest.raises(RuntimeError, match="cannot be called on meta"):
         state.step.item()  # else this test would find nothing
-    assert before == forms()
     assert {tensor.device for tensor in [*state.changed_tensors(), *state.reduced]} == {backend.device}
 
 

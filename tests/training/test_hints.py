@@ -1,15 +1,11 @@
 """Training rows with extra clues: the batch and the curriculum."""
 
-import numpy as np
-import pytest
 import torch
 
 from tests.training.conftest import config, steps, train, trainer
 from tests.training.puzzles import write_dataset
 from trm.data.hints import BLANK
-from trm.errors import UserError
 from trm.study.schema import CurriculumStage
-from trm.training.dataset import Dataset
 from trm.training.step import transformed
 
 
@@ -29,6 +25,7 @@ def test_rows_are_those_without_hints_but_for_more_clues(dataset_folder, tmp_pat
         assert (before.inputs[added] == BLANK).all()
         assert torch.equal(after.inputs[added], after.labels[added])
     assert not torch.equal(offered(hinted, 1).inputs, offered(hinted, 2).inputs)
+    assert torch.equal(hinted.validation.inputs, plain.validation.inputs)
 
 
 def test_hints_reach_augmented_copies(tmp_path):
@@ -63,11 +60,3 @@ def test_a_checkpoint_from_before_a_knob_was_added_is_still_resumed(dataset_fold
         found.saver.identity["config"][section].pop(knob)
     found.save()
     assert trainer(config(), dataset_folder, tmp_path).record.done == 1
-    with pytest.raises(UserError, match=r"data.hints is \[0, 0\] there and \[0, 2\] here"):
-        trainer(config(data={"hints": [0, 2]}), dataset_folder, tmp_path)
-
-
-def test_validation_and_test_have_no_hints(dataset_folder, tmp_path):
-    found = trainer(config(data={"hints": [16, 16]}), dataset_folder, tmp_path)
-    data = Dataset(dataset_folder)
-    assert np.array_equal(found.validation.inputs.numpy(), data.split("validation").inputs)

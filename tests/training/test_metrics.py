@@ -12,16 +12,11 @@ from tests.training.conftest import after, config, history, train, trainer
 from trm.backends.cpu.device import CpuBackend
 from trm.backends.tpu.metrics import Use
 from trm.errors import UserError
+from trm.study.flops import parameter_shapes
 from trm.training.history import TensorBoard
 from trm.training.report import TRANSFER_SHARE
 
-BLOCKS = [
-    f"blocks.{k}.{mlp}_mlp.{part}"
-    for k in (0, 1)
-    for mlp in ("token", "channel")
-    for part in ("gate_up", "down")
-]
-WEIGHTS = [*BLOCKS, "embed.weight", "head.weight", "halt.weight", "halt.bias", "puzzle.weight"]
+WEIGHTS = [*parameter_shapes(config().model, 16, 6), "puzzle.weight"]
 TRAIN = "loss lm_loss halt_loss accuracy exact_accuracy halt_accuracy steps finished hints grad_norm noise_scale lr"
 TRAIN = [*TRAIN.split(), "weight_norm", *(f"weight_norm/{name}" for name in WEIGHTS)]
 TRAIN += [f"halt_share/{step}" for step in (1, 2, 3, 4)]

@@ -47,10 +47,11 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Place:
-    """Two runs, `arc` and `sudoku`, on the data sets of seed 0."""
+    """Runs on data sets of seed 0: `arc`, `sudoku` and `six`, 6x6 Sudoku."""
     found = Place(tmp_path_factory.mktemp("origin"))
     assert found.train("arc", found.data(ARC), ARC) == 0
     assert found.train("sudoku", found.data(SUDOKU), SUDOKU) == 0
+    assert found.train("six", found.data(SIX, clues_max=20), SIX) == 0
     return found
 
 
@@ -78,19 +79,22 @@ def test_identifiers_that_mean_something_else_are_refused(place, earlier, tmp_pa
     assert not capsys.readouterr().err
 
 
+SIX = SUDOKU | {"box_cols": 3, "clues_max": 20}
+SEVEN = {"seed": 7, "test_puzzles": 2000}
+"""Its test puzzles are among those of seed 0, each under another symmetry."""
+
+
 @pytest.mark.parametrize(
-    ("boxes", "what"),
+    ("run", "fields", "changes", "what"),
     [
-        ((2, 2), "seq_len 16, but the run was trained with 36"),
-        ((3, 2), "boxes (3, 2), but the run was trained with (2, 3)"),
+        ("six", SIX, {"box_cols": 2, "clues_max": 8}, "seq_len 16, but the run was trained with 36"),
+        # boxes of 2x3 and of 3x2 cells make grids of equal size
+        ("six", SIX, {"box_rows": 3, "box_cols": 2}, "boxes (3, 2), but the run was trained with (2, 3)"),
+        ("sudoku", SUDOKU, SEVEN, "puzzles that sudoku was trained on"),
     ],
 )
-def test_puzzles_of_another_kind_are_refused(place, boxes, what, capsys):
-    """Boxes of 2x3 and of 3x2 cells make grids of equal size."""
-    six = SUDOKU | {"box_cols": 3, "clues_max": 20}
-    assert place.train("six", place.data(six, clues_max=20), six) == 0
-    other = place.data(six, box_rows=boxes[0], box_cols=boxes[1], clues_max=8 if boxes[0] == 2 else 20)
-    assert place.evaluate("six", other) == 2
+def test_puzzles_of_another_kind_and_training_puzzles_are_refused(place, run, fields, changes, what, capsys):
+    assert place.evaluate(run, place.data(fields, **changes)) == 2
     assert what in capsys.readouterr().err
 
 
@@ -131,12 +135,6 @@ def test_another_data_set_is_said_and_is_no_training_set(place, caplog):
     assert place.splits() == {"test"}
 
 
-def test_a_test_split_of_training_puzzles_is_refused_whatever_its_name(place, capsys):
-    """The other seed shows each puzzle under another symmetry."""
-    assert place.evaluate("sudoku", place.data(SUDOKU, seed=7, test_puzzles=2000)) == 2
-    assert "puzzles that sudoku was trained on" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("sample", "said"), [(2**17, None), (4, "with 4 of the 40 puzzles")])
 def test_a_part_of_the_training_puzzles_is_not_taken_for_all(
     place, sample, said, tmp_path, caplog, capsys, monkeypatch
@@ -159,9 +157,8 @@ def test_a_part_of_the_training_puzzles_is_not_taken_for_all(
 
 
 def test_a_run_does_not_start_from_one_that_was_trained_on_its_test(place, capsys):
-    other = SUDOKU | {"seed": 7, "test_puzzles": 2000}
-    folder = place.data(SUDOKU, seed=7, test_puzzles=2000)
-    assert place.train("second", folder, other, init_from="sudoku") == 2
+    folder = place.data(SUDOKU, **SEVEN)
+    assert place.train("second", folder, SUDOKU | SEVEN, init_from="sudoku") == 2
     assert "puzzles that sudoku was trained on" in capsys.readouterr().err
     assert place.train("second", place.data(SUDOKU), SUDOKU, init_from="sudoku") == 0
 

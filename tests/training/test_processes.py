@@ -63,19 +63,22 @@ def test_what_another_user_puts_in_place_of_a_lock_is_neither_opened_nor_followe
     assert (tmp_path / f"own/trm-{os.getuid()}/trm-c.lock").exists()
 
 
-def test_workers_of_one_machine_meet_in_a_folder_of_their_user(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    check = "import pathlib; store = pathlib.Path(os.environ['TRM_WORKERS_STORE']); "
-    check += "sys.exit('MASTER_PORT' in os.environ or store.parent.stat().st_mode & 0o077)"
-    assert run_workers(2, [sys.executable, "-c", SCRIPT + check]) == 0
-    assert not list(tmp_path.iterdir())
+THEIR_FOLDER = "os.path.dirname(os.environ['TRM_WORKERS_STORE'])"
 
 
 @pytest.mark.parametrize(
-    ("what", "code"), [("sys.exit(0)", 0), ("sys.exit(75)", 75), ("sys.exit(2 if rank == '1' else 0)", 2)]
+    ("what", "code"),
+    [
+        (f"sys.exit('MASTER_PORT' in os.environ or os.stat({THEIR_FOLDER}).st_mode & 0o077)", 0),
+        ("sys.exit(75)", 75),
+        ("sys.exit(2 if rank == '1' else 0)", 2),
+    ],
 )
-def test_the_exit_code_is_the_workers_own(what, code):
+def test_the_exit_code_is_the_workers_own(what, code, tmp_path, monkeypatch):
+    """Workers of one machine meet in a folder of their user, which goes with them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert run_workers(2, [sys.executable, "-c", SCRIPT + what]) == code
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_worker_that_waits_for_a_dead_one_is_ended(capfd):

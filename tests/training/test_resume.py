@@ -47,12 +47,20 @@ def metrics(found):
     ids=str,
 )
 def test_ends_bit_identical(training, dataset_folder, tmp_path):
+    """And keeps the newest checkpoints and the best."""
     run = config(training=RUN | training)
     whole = train(run, dataset_folder, tmp_path / "whole")
-    for step in (3, 11, 18):  # before the first checkpoint, between two, in the snapshot half
+    for step in (3, 11):  # before the first checkpoint, and between two
         broken_off(run, dataset_folder, tmp_path, step, checkpoint_minutes=1e-6)
+    # in the snapshot half, a process whose time is over
+    stopped = trainer(run, dataset_folder, tmp_path, stop_after_minutes=5.0, checkpoint_minutes=1e-6)
+    stopped.started = time.monotonic()
+    after(stopped, 17, lambda: setattr(stopped, "started", stopped.started - 300))
+    assert (stopped.run(), stopped.record.done) == (EXIT_UNFINISHED, 18)
+    assert not (tmp_path / "run/training.json").exists()
     resumed = train(run, dataset_folder, tmp_path, checkpoint_minutes=1e-6)
     assert resumed.record.resumes == 3
+    assert set(resumed.saver.folder.steps()) == {16, 17, 18, 19, 20} | {resumed.record.best["step"]}
     assert resumed.record.cpu_seconds > 0
     for name, tensor in whole.state.shared_tensors().items():
         assert torch.equal(resumed.state.shared_tensors()[name], tensor), name
@@ -62,12 +70,6 @@ def test_ends_bit_identical(training, dataset_folder, tmp_path):
     ours, theirs = load_weights(tmp_path / "run").tensors, load_weights(tmp_path / "whole" / "run").tensors
     assert any(name.startswith("snapshot2.") for name in ours)
     assert same_weights(ours, theirs)
-
-
-def test_newest_and_best_are_kept(dataset_folder, tmp_path):
-    found = train(config(training=RUN), dataset_folder, tmp_path, checkpoint_minutes=1e-6)
-    kept = found.saver.folder.steps()
-    assert set(kept) == {16, 17, 18, 19, 20} | {found.record.best["step"]}
 
 
 @pytest.mark.parametrize(
@@ -125,6 +127,7 @@ def test_a_format_of_another_version_is_refused(dataset_folder, tmp_path):
         ({"model": {"d_model": 32}}, r"config\.model\.d_model"),
         ({"training": {"precision": "bfloat16"}}, "precision"),
         ({"seed": 4}, r"config\.seed"),
+        ({"data": {"hints": [0, 2]}}, r"data\.hints is \[0, 0\] there and \[0, 2\] here"),
     ],
 )
 def test_another_runs_checkpoint_is_refused_by_field(changes, field, dataset_folder, tmp_path):
@@ -141,25 +144,6 @@ def test_dropped_slots_are_said_and_the_run_goes_on(dataset_folder, tmp_path, ca
     assert caplog.text.count("they are not saved") == 1
     train(run, dataset_folder, tmp_path)
     assert "all slots take new rows" in caplog.text
-
-
-def stretch(run, data, root, steps, name="run", **options):
-    """A process of the run whose time is over after `steps` steps."""
-    found = trainer(run, data, root, name, stop_after_minutes=5.0, **options)
-    found.started = time.monotonic()
-    after(found, steps - 1, lambda: setattr(found, "started", found.started - 300))
-    assert found.run() == EXIT_UNFINISHED
-    return found
-
-
-def test_a_stretch_ends_whole_and_the_next_goes_on(dataset_folder, tmp_path):
-    run = config(training={"steps": 40, "snapshots": 2})
-    whole = train(run, dataset_folder, tmp_path / "whole")
-    assert stretch(run, dataset_folder, tmp_path, 9).record.done == 9
-    assert stretch(run, dataset_folder, tmp_path, 25).record.done == 25
-    assert not (tmp_path / "run" / "training.json").exists()
-    resumed = train(run, dataset_folder, tmp_path)
-    assert torch.equal(resumed.state.params, whole.state.params)
 
 
 class Apart(CpuBackend):

@@ -33,7 +33,6 @@ def test_golden_losses(dataset_folder, tmp_path):
 
 
 STEPS = {
-    "Adam-atan2": {},
     "AdamW, clipped": {"optimizer": "adamw", "max_grad_norm": 0.1},
     "Lion, no EMA": {"optimizer": "lion", "ema": 0.0},
     "Muon": {"optimizer": "muon"},

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -13,74 +12,82 @@ import torch
 
 from snakemake_executor_plugin_tpu.worker.tpurun import free_port
 from tests import shell
-from tests.training.conftest import config, first_losses, history, train_words
+from tests.training.conftest import config, history, train_words, trainer
 from trm.backends.workers import choose_interface
 from trm.study.schema import PlacementConfig
+from trm.training import loop
 from trm.training.outputs import load_weights
 
-
-def run_workers(world, task, run, data, root):
-    """Outputs and exit codes of `world` workers, by rank."""
-    common = os.environ | {"WORLD_SIZE": str(world), "TRM_WORKER_TIMEOUT": "60"}
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    if sys.platform == "linux":  # not the address of the host's name, which other tests' networks may hide
-        common["GLOO_SOCKET_IFNAME"] = "lo"
-    command = [sys.executable, "-m", "tests.training.worker", task, run.model_dump_json(), data, root]
-    processes = [shell.start(*command, env=common | {"RANK": str(rank)}) for rank in range(world)]
-    outputs = []
-    for process in processes:
-        outputs.append(process.communicate()[0])
-        if task == "hang":  # the first one has ended: the others will not
-            for other in processes:
-                other.kill()
-    return outputs, [process.returncode for process in processes]
+RUN = {"micro_batches": 2, "puzzle_lr": 1e-2, "steps": 6}
 
 
-RUN = config(training={"micro_batches": 2, "puzzle_lr": 1e-2, "steps": 6})
+def train(run, data, root, workers):
+    """What a run says that is trained by several workers."""
+    words = train_words(run, data, root, "--workers", str(workers), "--backend", "cpu", log_every=1)
+    return shell.python("-m", "trm", *words, check=True).stdout
 
 
-@pytest.mark.parametrize(("world", "optimizer"), [(4, "adam_atan2"), (2, "muon")])
-def test_several_workers_give_the_losses_of_one(dataset_folder, tmp_path, world, optimizer):
-    run = config(training={"micro_batches": 2, "puzzle_lr": 1e-2, "steps": 6, "optimizer": optimizer})
-    expected = first_losses(run, dataset_folder, tmp_path, 5)
-    outputs, codes = run_workers(world, "losses", run, dataset_folder, tmp_path / "many")
-    assert codes == [0] * world, outputs
-    losses = [json.loads(output.strip().splitlines()[-1]) for output in outputs]
-    assert losses[0] == pytest.approx(expected, abs=1e-5)
-    assert losses == [losses[0]] * world
+def test_several_workers_give_the_losses_of_one(dataset_folder, tmp_path):
+    """With Muon, which takes Adam-atan2's steps outside of the blocks."""
+    losses = []
+    for workers in (1, 4):
+        train(config(training=RUN | {"optimizer": "muon"}), dataset_folder, tmp_path / str(workers), workers)
+        losses.append([float(row["train/loss"]) for row in history(tmp_path / str(workers))])
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 
 def test_an_average_kept_by_the_first_worker_is_that_of_every_worker(dataset_folder, tmp_path):
     """EMA on one worker, handed over at each validation, against EMA on every worker: the very same average."""
     averages, rows = [], []
     for average in ("every", "first"):
-        run = RUN.model_copy(update={"placement": PlacementConfig(workers=2, average=average)})
+        placement = PlacementConfig(workers=2, average=average)
+        run = config(training=RUN).model_copy(update={"placement": placement})
         root = tmp_path / average
-        outputs, codes = run_workers(2, "train", run, dataset_folder, root)
-        assert codes == [0, 0], outputs
+        assert train(run, dataset_folder, root, 2).count("step 6/6") == 1  # one writes
         averages.append(load_weights(root / "run").weights("ema")["head.weight"])
         rows.append([row["eval/cross_entropy"] for row in history(root)])
         assert json.loads((root / "run/training.json").read_text())["workers"] == 2
-        assert "step 6/6" in outputs[0]
-        assert "step" not in outputs[1]  # one writes
         assert all(int(history(root)[-1][f"perf/peak_host_bytes/{rank}"]) > 2**26 for rank in (0, 1))
     assert torch.equal(*averages)
     assert rows[0] == rows[1]
     assert any(rows[0])
 
 
-@pytest.mark.parametrize(("task", "step"), [("perturb", "4"), ("flip", r"\d+"), ("differ", "0")])
-def test_a_worker_with_other_weights_is_named(dataset_folder, tmp_path, task, step):
-    """By the comparison every so many steps, without one by that before each checkpoint, and at first."""
-    outputs, codes = run_workers(2, task, config(), dataset_folder, tmp_path)
+def faulty(fault, data, root):
+    """Outputs and exit codes of two workers, the second with a fault of tests/training/worker.py."""
+    common = os.environ | {"WORLD_SIZE": "2", "TRM_WORKER_TIMEOUT": "60"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    if sys.platform == "linux":  # not the address of the host's name, which other tests' networks may hide
+        common["GLOO_SOCKET_IFNAME"] = "lo"
+    command = [sys.executable, "-m", "tests.training.worker", fault, data, root]
+    processes = [shell.start(*command, env=common | {"RANK": str(rank)}) for rank in range(2)]
+    outputs = [processes[0].communicate()[0]]
+    if fault == "hang":  # it will not end by itself
+        processes[1].kill()
+    outputs.append(processes[1].communicate()[0])
+    return outputs, [process.returncode for process in processes]
+
+
+def test_a_worker_with_other_weights_is_named(dataset_folder, tmp_path):
+    outputs, codes = faulty("perturb", dataset_folder, tmp_path)
     assert codes == [2, 2], outputs
-    sentence = f"worker 1 does not hold the same weights as worker 0 at step {step}"
-    assert all(re.search(sentence, output) for output in outputs)
+    sentence = "worker 1 does not hold the same weights as worker 0 at step 4"
+    assert all(sentence in output for output in outputs)
+
+
+def test_weights_are_compared_at_first_every_so_many_steps_and_before_a_checkpoint(
+    dataset_folder, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(loop, "COMPARE_EVERY", 4)
+    found, compared = trainer(config(), dataset_folder, tmp_path), []
+    found.compare_workers = lambda: compared.append(found.record.done)
+    found.run()
+    assert compared == [0, 4, 6, 8, 12, 12]  # the first validation, at step 6, saves the best so far
 
 
 def test_a_worker_that_hangs_ends_the_job_with_one_sentence(dataset_folder, tmp_path):
     """Of one that dies: under torchrun below."""
-    outputs, codes = run_workers(2, "hang", config(), dataset_folder, tmp_path)
+    outputs, codes = faulty("hang", dataset_folder, tmp_path)
     assert codes == [2, -9], outputs
     assert outputs[0].count("UserError: worker 0 of 2 stops: another worker died or did not answer") == 1
 

@@ -15,6 +15,8 @@ if importlib.util.find_spec("torch_xla") is not None:
     # compiling the tests' programs takes far longer than running them
     flags = ("backend_optimization_level=0", "llvm_disable_expensive_passes=true")
     flags += ("cpu_use_fusion_emitters=false", "cpu_parallel_codegen_split_count=1")
+    # torch_xla adds this one when it is imported, and a process with other flags than the server's is no fork of it
+    flags += ("cpu_enable_fast_math=false",)
     os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in flags))
     # XLA is compared with PyTorch, whose sums are closer to its own than the kernel's
     os.environ.setdefault("TRM_CPU_KERNELS", "0")

@@ -1,9 +1,10 @@
-"""A run as one of two hosts sees it: the programs that each of its phases starts, in their order, as JSON.
+"""A run as each of two hosts sees it: the programs that each of its phases starts, in their order, as JSON.
 
-    python -m tests.xla.ranks RANK FOLDER '["mlp", "arc"]'
+    python -m tests.xla.ranks FOLDER '["mlp", "arc"]'
 
 The other host is not there: what it would send equals what this one holds. Rank 0 comes first, because the other one
-reads its checkpoints and weights. Programs are known by torch_xla's hashes of their graphs.
+reads its checkpoints and weights. Both run in this process,
+which compiles the programs of a training once. Programs are known by torch_xla's hashes of their graphs.
 """
 
 import json
@@ -16,17 +17,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-RANK, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
-GRAPHS = FOLDER / f"graphs-{RANK}.txt"
+FOLDER = Path(sys.argv[1])
+GRAPHS = FOLDER / "graphs.txt"
 os.environ |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "XLA_SAVE_TENSORS_FILE": str(GRAPHS)}
 
 import torch  # noqa: E402 (torch_xla reads the environment when it is imported)
+import torch_xla  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from tests.data.conftest import build  # noqa: E402
 from tests.training.puzzles import write_dataset  # noqa: E402
 from tests.xla.steps import config  # noqa: E402
 from trm.backends.tpu.device import XlaBackend  # noqa: E402
+from trm.checks.tpu_check.tracing import PHASES  # noqa: E402
 from trm.errors import UserError  # noqa: E402
 from trm.evaluation.evaluate import evaluate_run  # noqa: E402
 from trm.study.schema import DataConfig, EvaluationConfig, RunConfig, RuntimeConfig  # noqa: E402
@@ -36,8 +39,6 @@ from trm.training.loop import Trainer  # noqa: E402
 ARC = {"task": "arc", "source": "generate", "arc_side": 6, "augmentations": 3}
 ARC |= {"train_puzzles": 5, "validation_puzzles": 5, "test_puzzles": 5}
 STEPS, STOP = 6, 4
-PHASES = {"_one_step": "step", "_report": "report", "save": "save", "_validate": "validate"}
-PHASES |= {"_finish": "finish", "compare_workers": "compare"}
 
 
 class Host(XlaBackend):
@@ -46,9 +47,9 @@ class Host(XlaBackend):
     stop_at = 0
     others: Tensor | None = None  # what the other host holds, if a fault makes this one differ
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int) -> None:
         super().__init__()
-        self.rank, self._processes = RANK, 2
+        self.rank, self._processes = rank, 2
 
     def gather(self, vector: Tensor) -> list[Tensor]:
         self.gathered = vector
@@ -64,9 +65,11 @@ class Host(XlaBackend):
 class Log:
     """Programs by phase."""
 
-    def __init__(self, backend: Host):
-        self.backend, self.phases, self._read, self._replayed = backend, [], 0, []
-        native = backend._torch_xla._XLAC
+    backend: Host
+
+    def __init__(self) -> None:
+        self.phases, self._read, self._replayed = [], 0, []
+        native = torch_xla._XLAC
         start = native._run_cached_graph
 
         def run_cached_graph(program: Any, arguments: Any) -> Any:
@@ -89,9 +92,12 @@ class Log:
 
     def _take(self, name: str, compiled: int = 0) -> None:
         self.backend.synchronize()
-        text = "".join(path.read_text() for path in FOLDER.glob(f"{GRAPHS.name}*"))
-        hashes = re.findall(r"Graph Hash: (\w+)", text[self._read :])
-        self._read = len(text)
+        text = ""
+        for path in FOLDER.glob(f"{GRAPHS.name}*"):  # of one process there is one
+            with open(path) as file:
+                file.seek(self._read)
+                text, self._read = file.read(), file.tell()
+        hashes = re.findall(r"Graph Hash: (\w+)", text)
         programs, self._replayed = [*hashes, *self._replayed], []
         if programs or name != "between":
             self.phases.append([name, programs, compiled])
@@ -113,7 +119,7 @@ def dataset_of(case: str) -> Path:
 
 def trainer(case: str, log: Log, checkpoints: Path) -> Trainer:
     runtime = RuntimeConfig(log_every=1, evals=3)
-    out = FOLDER / f"out-{case}-{RANK}"
+    out = FOLDER / f"out-{case}-{log.backend.rank}"
     out.mkdir(exist_ok=True)
     dataset = Dataset(dataset_of(case))
     found = Trainer(run_of(case), dataset, out, checkpoints, log.backend, runtime, time.monotonic())
@@ -143,28 +149,34 @@ def faults(found: Trainer) -> list[str]:
     return said
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    backend = Host()
-    log, found = Log(backend), {}
-    for case in json.loads(sys.argv[3]):
-        own, stopped = FOLDER / f"checkpoints-{case}-{RANK}", FOLDER / f"stopped-{case}"
+def phases(rank: int, cases: list[str], log: Log) -> dict[str, Any]:
+    """Programs by case, as this host sees them, and what it says of faults."""
+    backend = log.backend = Host(rank)
+    found: dict[str, Any] = {}
+    for case in cases:
+        own, stopped = FOLDER / f"checkpoints-{case}-{rank}", FOLDER / f"stopped-{case}"
         backend.stop_at = STOP
         log.phase("start", trainer)(case, log, own).run()
-        if RANK == 0:
+        if rank == 0:
             shutil.copytree(own, stopped)
         shutil.copytree(stopped, own, dirs_exist_ok=True)
         backend.stop_at = 0
         assert log.phase("resume", trainer)(case, log, own).run() == 0
         settings = EvaluationConfig(confident=True, restarts=(1, 2), start_noise=0.1, train_puzzles=4)
-        weights, out = FOLDER / f"out-{case}-0", FOLDER / f"evaluation-{case}-{RANK}.json"
-        log.phase("evaluate", evaluate_run)(weights, dataset_of(case), settings, out, None, backend)
+        weights, out = FOLDER / f"out-{case}-0", FOLDER / f"evaluation-{case}-{rank}.json"
+        log.phase("evaluation", evaluate_run)(weights, dataset_of(case), settings, out, None, backend)
         found[case], log.phases = log.phases, []
     backend.stop_at = 1
-    one = trainer("mlp", log, FOLDER / f"faults-{RANK}")
+    one = trainer("mlp", log, FOLDER / f"faults-{rank}")
     one.run()
-    found["faults"] = faults(one)
-    print(json.dumps(found))
+    found["faults"], log.phases = faults(one), []
+    return found
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    log = Log()
+    print(json.dumps([phases(rank, json.loads(sys.argv[2]), log) for rank in range(2)]))
 
 
 if __name__ == "__main__":

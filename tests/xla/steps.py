@@ -4,6 +4,7 @@ CPU_NUM_DEVICES=4 python -m tests.xla.steps xla DATASET '[{"mixer": "mlp", "step
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ def main() -> None:
     dataset = Dataset(Path(sys.argv[2]))
     results = []
     for case in json.loads(sys.argv[3]):
+        os.environ["TRM_XLA_REPLAY"] = case.pop("replay", "auto")
         steps, remat, cycles = case.pop("steps"), case.pop("remat", None), case.pop("cycles", [(2, 1)])
         results.append(train(backend, config(**case), dataset, steps, remat, cycles))
     print(json.dumps(results))

@@ -1,22 +1,35 @@
 """The TPU kernels, interpreted on a CPU, and the recursion's own backward against plain torch."""
 
+from functools import cache
 from typing import Any
 
 import pytest
 
 from tests.shell import ROOT, python
+from tests.xla.conftest import REASON
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch_xla", reason=REASON)
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax._src.pallas.mosaic import interpret
+from jax.experimental.pallas import tpu as pltpu
+
+from trm.backends.tpu import recursion
+from trm.backends.tpu.calls import Kernel, Product, jitted
+from trm.backends.tpu.network import contract
+from trm.backends.tpu.recursion import SENT, usable
+from trm.model import definition
+from trm.model.definition import Architecture
+from trm.model.parameters import architecture, initial_weights
+from trm.study.schema import ModelConfig
 
 
-def steps(mixer: str, kind: str, keep: int = 2, puzzles: slice = slice(4)) -> dict[str, Any]:
+@cache
+def steps(mixer: str, kind: str, keep: int = 2, puzzles: tuple[int, ...] = (0, 1, 2, 3)) -> dict[str, Any]:
     """Answer, latent and gradients of two rounds in float32, in plain bfloat16, or by the kernels, of which `keep` of
     two block applications keep their activations. Gradients: of the loss of some `puzzles`."""
-    from trm.backends.tpu.recursion import Mesh, recursion, usable
-    from trm.model import definition
-    from trm.model.parameters import architecture, initial_weights
-    from trm.study.schema import ModelConfig
-
     position = "rope" if mixer == "attention" else "none"
     options = {"mixer": mixer, "d_model": 128, "heads": 2, "layers": 1, "puzzle_tokens": 3}
     model = ModelConfig.model_validate(options | {"position": position})
@@ -29,22 +42,22 @@ def steps(mixer: str, kind: str, keep: int = 2, puzzles: slice = slice(4)) -> di
     x.requires_grad_()
     if kind == "kernels":
         assert usable(w, arch, length, rows)
-        z_H, z_L = recursion(z_H, z_L, x, w, arch, Mesh(1), h_cycles=2, l_cycles=1, keep=keep)
+        z_H, z_L = recursion.recursion(
+            z_H, z_L, x, w, arch, recursion.Mesh(1), h_cycles=2, l_cycles=1, keep=keep
+        )
     else:
         with torch.no_grad():
             z_H, z_L = definition.recursion_round(z_H, z_L, x, w, arch, 1)
         z_H, z_L = definition.recursion_round(z_H, z_L, x, w, arch, 1)
-    z_H[:, puzzles].backward(grad[:, puzzles])
+    z_H[:, list(puzzles)].backward(grad[:, list(puzzles)])
     return {"z_H": z_H, "z_L": z_L, "x": x.grad} | {name: weight.grad for name, weight in w.items()}
 
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
 def test_kernels_are_as_near_to_float32_as_plain_bfloat16(mixer):
     """So are weight gradients that two chips send to each other."""
-    from trm.backends.tpu.recursion import SENT
-
     exact, plain, found = (steps(mixer, kind) for kind in ("float32", "bfloat16", "kernels"))
-    chips = [steps(mixer, "kernels", puzzles=part) for part in (slice(2), slice(2, 4))]
+    chips = [steps(mixer, "kernels", puzzles=part) for part in ((0, 1), (2, 3))]
     sent = {name: sum(chip[name].to(SENT) for chip in chips) for name in exact if "blocks" in name}
 
     def error(tensor: Any, name: str) -> float:
@@ -63,9 +76,6 @@ def test_blocks_that_are_computed_again_give_the_same_gradients(mixer):
 
 
 def test_models_that_do_not_fit_the_kernels_are_left_to_xla():
-    from trm.backends.tpu.recursion import usable
-    from trm.model.definition import Architecture
-
     def weights(width: int, inner: int, token_inner: int | None = None) -> dict[str, Any]:
         tokens = {} if token_inner is None else {"blocks.0.token_mlp.down": torch.empty(97, token_inner)}
         return tokens | {"blocks.0.channel_mlp.down": torch.empty(width, inner)}
@@ -85,23 +95,11 @@ def test_models_that_do_not_fit_the_kernels_are_left_to_xla():
     "equation", ["qbhk,sbhk->bhqs", "bhqs,sbhk->qbhk", "qbhk,dhk->qbd", "il,lbd->ibd", "li,ibd->lbd"]
 )
 def test_float32_contractions_are_einsum(equation):
-    from trm.backends.tpu.network import contract
-
     size = dict(zip("qbhksdil", range(2, 10)))
     generator = torch.Generator().manual_seed(0)
     names = equation.split("->")[0].split(",")
     a, b = (torch.randn([size[name] for name in term], generator=generator) for term in names)
     torch.testing.assert_close(contract(equation, a, b), torch.einsum(equation, a, b))
-
-
-def kernel_of(
-    kind: str, backward: bool, puzzles: int, length: int, width: int, inner: int, added: int = 0
-) -> Any:
-    from trm.backends.tpu.calls import Kernel
-
-    return Kernel(
-        kind, backward, not backward, added, puzzles, length, width, inner, rope=kind == "attention"
-    )
 
 
 def shapes_of(kernel: Any) -> list[tuple[tuple[int, ...], str]]:
@@ -127,13 +125,6 @@ def interpreted(
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """Arguments, and results of a plain interpretation and of an interpreted TPU: two cores, transfers in the
     background, memory full of NaN. Float32 arrays."""
-    import jax.numpy as jnp
-    import numpy as np
-    from jax._src.pallas.mosaic import interpret
-    from jax.experimental.pallas import tpu as pltpu
-
-    from trm.backends.tpu.calls import jitted
-
     rng = np.random.default_rng(0)
     given = [jnp.asarray(rng.normal(size=shape) * 0.2, dtype=getattr(jnp, dtype)) for shape, dtype in shapes]
     tpu = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan", num_cores_per_device=2)
@@ -149,9 +140,7 @@ def interpreted(
 @pytest.mark.parametrize(("kind", "inner"), [("token", 256), ("channel", 512), ("attention", 64)])
 def test_kernels_on_an_interpreted_tpu(kind, inner, backward):
     """No race, nothing read that was not written."""
-    import numpy as np
-
-    kernel = kernel_of(kind, backward, puzzles=4, length=11, width=128, inner=inner)
+    kernel = Kernel(kind, backward, not backward, 0, 4, 11, 128, inner, rope=kind == "attention")
     for one, other in zip(*interpreted(kernel, shapes_of(kernel))[1:], strict=True):
         # the same operations on the same tiles; XLA's CPU compiler may fuse them otherwise: one step of bfloat16
         np.testing.assert_allclose(other, one, rtol=2**-7, atol=2**-7 * np.abs(one).max())
@@ -159,9 +148,7 @@ def test_kernels_on_an_interpreted_tpu(kind, inner, backward):
 
 @pytest.mark.parametrize(("left", "right", "added"), [(768, 128, True), (128, 256, False), (128, 128, True)])
 def test_weight_gradients_on_an_interpreted_tpu(left, right, added):
-    import numpy as np
-
-    product = product_of(24, left, right, added)
+    product = Product(24, left, right, added, "float32")
     shapes = [((24, left), "bfloat16"), ((24, right), "bfloat16")]
     given, _, found = interpreted(product, shapes + [((left, right), "float32")] * added)
     expected = given[0].T @ given[1] + (given[2] if added else 0)
@@ -172,9 +159,6 @@ def test_weight_gradients_on_an_interpreted_tpu(left, right, added):
 @pytest.mark.parametrize("added", [False, True])
 def test_weight_gradients_of_few_and_of_many_rows_are_the_same(added, dtype, monkeypatch):
     """By the kernel, and by XLA's product."""
-    from trm.backends.tpu import recursion
-    from trm.model.definition import Architecture
-
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(96, width, generator=generator).bfloat16() for width in (256, 128))
     total = torch.randn(256, 128, generator=generator) if added else None
@@ -184,12 +168,6 @@ def test_weight_gradients_of_few_and_of_many_rows_are_the_same(added, dtype, mon
     monkeypatch.delattr(recursion.Kernels, "_call")
     many = kernels.gradient(left, right, total, getattr(torch, dtype))
     torch.testing.assert_close(few, many)
-
-
-def product_of(rows: int, left: int, right: int, added: bool) -> Any:
-    from trm.backends.tpu.calls import Product
-
-    return Product(rows, left, right, added, "float32")
 
 
 EXTREMES = [("attention", 128, 512, 32), ("token", 128, 512, 512), ("channel", 128, 384, 2048)]
@@ -202,9 +180,9 @@ from trm.study.slices import Slice
 where = Slice("one chip", 1, "v4:2x2x1")
 os.environ.update(environment(where))
 import jax, jax.export, jax.numpy as jnp
-from tests.xla.test_kernels import EXTREMES, PRODUCTS, kernel_of, product_of, shapes_of
+from tests.xla.test_kernels import EXTREMES, PRODUCTS, shapes_of
 from trm.checks.tpu_check.compiler import compile_for
-from trm.backends.tpu.calls import jitted
+from trm.backends.tpu.calls import Kernel, Product, jitted
 from trm.backends.tpu.recursion import PRODUCT_ROWS as rows
 def fits(kernel, shapes):
     given = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in shapes]
@@ -213,11 +191,12 @@ def fits(kernel, shapes):
 for way in ("forward", "backward"):
     for kind, *sizes in EXTREMES:
         added = 2 * (way == "forward" and kind != "channel")
-        kernel = kernel_of(kind, way == "backward", 16, *sizes, added=added)
+        backward = way == "backward"
+        kernel = Kernel(kind, backward, not backward, added, 16, *sizes, rope=kind == "attention")
         print(way, kind, *sizes, fits(kernel, shapes_of(kernel)))
 for left, right in PRODUCTS:
     shapes = [((rows, left), "bfloat16"), ((rows, right), "bfloat16"), ((left, right), "float32")]
-    print("product", left, right, fits(product_of(rows, left, right, True), shapes))
+    print("product", left, right, fits(Product(rows, left, right, True, "float32"), shapes))
 """
 
 

@@ -6,35 +6,28 @@ from pathlib import Path
 import pytest
 
 from tests.shell import ROOT, python
+from tests.training.conftest import train
 from tests.training.puzzles import write_dataset
+
+from .steps import config
 
 SCRIPT = """
 import json, sys
-from functools import partial
 from pathlib import Path
-import torch
 from tests.evaluation.test_evaluate import spread_halting
-from tests.xla.steps import config
 from trm.backends.registry import open_backend
-from trm.evaluation import parts, policies, symmetry
+from trm.evaluation import symmetry
+from trm.evaluation.evaluate import Evaluation
 from trm.model import inference
+from trm.study.schema import EvaluationConfig
 from trm.training.dataset import Dataset
-from trm.model.scores import Score
+from trm.training.outputs import load_weights
 from trm.training.validate import validate
-from trm.backends.registry import load_implementation
-from trm.model.inference import InferenceNetwork
-from trm.model.parameters import architecture, initial_states, initial_weights
 
-backend, data, run = open_backend(sys.argv[1], 1), Dataset(Path(sys.argv[2])), config("mlp")
-sizes, model = data.puzzles, run.model
-weights = initial_weights(model, sizes.seq_len, sizes.vocab, 0)
-states = initial_states(model, 0, torch.float32)
-net = InferenceNetwork(
-    {name: backend.place(tensor) for name, tensor in weights.items()},
-    backend.place(states["h_init"]), backend.place(states["l_init"]),
-    backend.place(torch.ones(sizes.num_ids, model.d_model)),
-    architecture(model, torch.float32), model.h_cycles, model.l_cycles, load_implementation(backend.implementation),
-)
+backend, data = open_backend(sys.argv[1], 1), Dataset(Path(sys.argv[2]))
+evaluation = Evaluation(load_weights(Path(sys.argv[3])), data, EvaluationConfig(), backend)
+net, measures, ignore = evaluation.net, evaluation.policies, data.puzzles.ignore
+config = evaluation.trained.config.data
 shared = []
 step = net.step
 def watched(*states):
@@ -45,8 +38,8 @@ def watched(*states):
     return found
 net.step = watched
 test = data.originals("test", backend)
-score = Score(backend.device, sizes.ignore, 1)
-validate(net, *test, 2, sizes.ignore, score)
+score = evaluation._score()
+validate(net, *test, 2, ignore, score)
 score = score.sums.cpu().tolist()
 batches = set()
 def counted(*states):
@@ -55,23 +48,20 @@ def counted(*states):
 net.step = counted
 
 inference.inference_batch = lambda *_: 4  # several batches, the last one short
-new_score = lambda: Score(backend.device, sizes.ignore, 1)
-run_batches = partial(parts.compute, fetch=backend.fetch_all)  # as an evaluation does
-measures = policies.Policies(net, new_score, backend.synchronize, run_batches)
 compilations = getattr(backend, "compilations", int)
 def fixed(depth, view_steps=0, *shown):
     before = compilations()
-    views = symmetry.random_views(run.data, view_steps, depth, *shown)
+    views = symmetry.random_views(config, view_steps, depth, *shown)
     found = measures.fixed(test, (depth,), views)
     score = found.scores[depth].result(backend.total)
     return {"score": [score["puzzles"], score["cross_entropy"]], "rows": list(found.answers.shape),
             "halt": found.halt_logits.tolist(), "compiled": compilations() - before}
 fixed_scores = [fixed(depth) for depth in (4, 4, 9)]
 viewed = [fixed(depth, 1) for depth in (4, 5)]
-symmetry.GUESS_FROM = 3  # deeper passes of untrained weights differ by rounding alone
+symmetry.GUESS_FROM = 3  # deeper passes of hardly trained weights differ by rounding alone
 shown = [fixed(depth, 1, 3) for depth in (4, 5)]
 guessed = [fixed(depth, 1, 3, 2) for depth in (4, 5)]
-symmetries = symmetry.restart_symmetries(run.data, 3)
+symmetries = symmetry.restart_symmetries(config, 3)
 restarts = measures.restarts(test, 2, (1, 3), (0.0, 0.0), symmetries).best
 net.step = step
 spread_halting(net)
@@ -91,15 +81,16 @@ print(json.dumps({
 """
 
 
-def score(backend: str, folder: Path) -> dict:
+def score(backend: str, folder: Path, run: Path) -> dict:
     devices = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
-    done = python("-m", "tests.script", SCRIPT, backend, folder, env=devices, cwd=ROOT, check=True)
+    done = python("-m", "tests.script", SCRIPT, backend, folder, run, env=devices, cwd=ROOT, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_puzzles_are_shared_out(tmp_path):
     folder = write_dataset(tmp_path / "tiny", train=8, validation=8, test=27)  # five rows short of 4 x 2 x 4
-    plain, found = score("cpu", folder), score("xla", folder)
+    run = train(config("mlp", steps=2), folder, tmp_path).out
+    plain, found = (score(backend, folder, run) for backend in ("cpu", "xla"))
     assert found["restarts"] == [27, 27]
     assert found["batches"] == [16]  # four rows a device; the last batch is filled up
     assert plain["batches"] == [3, 4]

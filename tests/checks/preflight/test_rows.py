@@ -1,22 +1,20 @@
 """Every row of the table: green on a sound machine, red when just that is broken."""
 
+import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.storage.conftest import BUCKET
 from trm.backends.cpu.device import CpuBackend
-from trm.backends.tpu.device import product_precision
 from trm.checks.preflight import machine, work
 from trm.checks.preflight.report import Row, Site, run_checks, table
 from trm.checks.preflight.work import CHECKS
+from trm.cli import main
 from trm.data.sampler import Sampler
-from trm.training.programs import program_of
 
 STEPS = 40
 
@@ -85,6 +83,11 @@ def a_worker_counted_twice(site, patch):
     site.backend.sums = lambda flat: flat.mul_(2)
 
 
+def a_rounded_gradient(site, patch):
+    """As products of a TPU in one bfloat16 pass would; tests/xla sees that it takes six."""
+    site.backend.sums = lambda flat: flat.copy_(flat.bfloat16())
+
+
 def a_folder_below_a_file(site, patch):
     (site.scratch / "file").write_text("x")
     site.scratch /= "file/below"
@@ -112,6 +115,7 @@ RED = [
     ("clock", wants(clock=lambda: 1e9), "behind the modification time of this program"),
     ("shards", overlapping_shards, "the rows of 2 workers at step 1 do not make up one batch"),
     ("gradients", a_worker_counted_twice, "differs from the one-process gradient by 100 %"),
+    ("gradients", a_rounded_gradient, "differs from the one-process gradient by 0."),
     ("training", wants(learning_rate=1e-9), "A fall by at least 10 % is expected"),
     ("resume", forgetful_checkpoints, "checkpoints cannot be trusted here"),
 ]
@@ -124,6 +128,16 @@ def test_a_fault_turns_its_row_red(site, monkeypatch, name, fault, words):
     *_, row = run_checks(site, {key: CHECKS[key] for key in [*before, name]})
     assert not row.green
     assert words in row.text
+
+
+def test_a_red_row_fails_the_command_which_then_writes_nothing(tmp_path, monkeypatch, capsys):
+    """Green rows, and what two processes gather: tests/pipeline/test_preflight.py and test_cloud_page.py."""
+    names = ["devices", "memory", "disk"]
+    monkeypatch.setattr(work, "CHECKS", {name: CHECKS[name] for name in names})
+    words = f"preflight --profile local --scratch {tmp_path} --devices 3 --memory-gib 1e6 --disk-gib 1e9"
+    assert main([*words.split(), "--out", str(tmp_path / "rows.json")]) == 1
+    assert re.findall(r"RED +(\w+)", capsys.readouterr().out) == names
+    assert not (tmp_path / "rows.json").exists()
 
 
 def test_every_row_is_turned_red_by_a_test():
@@ -165,54 +179,6 @@ def test_the_clock_of_the_bucket(site, cloud):
     _, row = run_checks(site, {name: CHECKS[name] for name in ("bucket", "clock")})
     assert not row.green
     assert "the clock differs from the bucket's by" in row.text
-
-
-class RoundedProducts(TorchDispatchMode):
-    """Operands of float32 products rounded to bfloat16, as a TPU takes them in one pass."""
-
-    FIRST = {"mm": 0, "bmm": 0, "dot": 0, "addmm": 1, "baddbmm": 1}
-    """The first operand that is multiplied."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        first = self.FIRST.get(func.overloadpacket.__name__)
-        if first is not None:
-            args = (*args[:first], *(tensor.bfloat16().float() for tensor in args[first:]))
-        return func(*args, **(kwargs or {}))
-
-
-class LikeTpu(Tampered):
-    """Multiplies float32 as a TPU: in one pass unless torch_xla's setting is `highest`."""
-
-    implementation, products = "plain", "default"
-    highest = staticmethod(product_precision)
-
-    def precision(self, requested: str, mixer: str = "mlp"):
-        found = super().precision(requested)
-        self.products = self.highest(found.forward)
-        return found
-
-
-def rounding_program(state, originals, backend):
-    """The step, whose products are rounded on `LikeTpu`."""
-    step = program_of(state, originals, backend)
-    gradients, rounded = step.gradients, getattr(backend, "products", "") == "default"
-
-    def rounding(*batch: object) -> None:
-        with RoundedProducts() if rounded else nullcontext():
-            gradients(*batch)
-
-    step.gradients = rounding
-    return step
-
-
-@pytest.mark.parametrize("forgotten", [False, True])
-def test_gradients_compare_float32_with_float32(site, monkeypatch, forgotten):
-    if forgotten:
-        monkeypatch.setattr(LikeTpu, "highest", lambda self, forward: "default")
-    monkeypatch.setattr(work, "program_of", rounding_program)
-    site.backend = LikeTpu()
-    (row,) = run_checks(site, {"gradients": work.gradients})
-    assert row.green is not forgotten, row.text
 
 
 def test_the_table_in_words_and_in_colour():

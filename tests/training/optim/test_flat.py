@@ -68,14 +68,18 @@ LAYOUT = Layout(
 )
 
 
+def random_buffers(layout, count):
+    """As many; the gaps of the layout are zero."""
+    generator, found = torch.Generator().manual_seed(0), torch.zeros(count, layout.size)
+    for view in (view for buffer in found for view in layout.views(buffer).values()):
+        view.copy_(torch.randn(view.shape, generator=generator))
+    return found
+
+
 def muon_steps(chunk=1 << 62):
     """Parameters before and after three steps of Muon, and the gradients."""
     training = TrainingConfig(optimizer="muon", lr=0.01, weight_decay=0.3, beta1=0.95)
-    generator = torch.Generator().manual_seed(0)
-    params, *gradients = torch.zeros(4, LAYOUT.size)
-    for flat_buffer in (params, *gradients):
-        for view in LAYOUT.views(flat_buffer).values():
-            view.copy_(torch.randn(view.shape, generator=generator))
+    params, *gradients = random_buffers(LAYOUT, 4)
     start = params.clone()
     updated(training, params, gradients, None, chunk, LAYOUT)
     return start, params, gradients
@@ -126,11 +130,7 @@ def test_a_tensor_for_each_parameter_changes_nothing(optimizer):
     sizes = {"embed.weight": (4, 8), "blocks.0.mlp.gate_up": (12, 8), "blocks.0.mlp.down": (8, 4)}
     layout = Layout(sizes | {"halt.bias": (32,)})
     training = TrainingConfig(optimizer=optimizer, lr=0.01, weight_decay=0.3)
-    generator = torch.Generator().manual_seed(0)
-    params, ema, *gradients = whole = torch.zeros(5, layout.size)
-    for flat_buffer in whole:
-        for view in layout.views(flat_buffer).values():
-            view.copy_(torch.randn(view.shape, generator=generator))
+    params, ema, *gradients = whole = random_buffers(layout, 5)
     apart = [[view.clone() for view in layout.views(buffer).values()] for buffer in whole]
     moments = updated(training, params, gradients, ema, layout=layout)
     its = updated(training, apart[0], apart[2:], apart[1], layout=layout)
