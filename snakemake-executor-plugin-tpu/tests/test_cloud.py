@@ -83,7 +83,7 @@ async def test_lack_of_capacity_is_waited_out_with_growing_pauses(api, play):
     ("fault", "settings", "sentence"),
     [
         (lambda api: api.refuse(8, f"{LIMIT} has been exceeded. Limit: 0"), {}, "has no quota for spot v4-64 in z: "),
-        (lambda api: api.fail_requests(2, message=QUOTA), {}, "has no quota for spot"),  # there has been no pod
+        (lambda api: api.fail_requests(2, QUOTA), {}, "has no quota for spot"),  # there has been no pod
         (lambda api: None, {"zone": "nowhere"}, "no access to TPUs in nowhere: .*gcloud compute tpus locations list"),
         (lambda api: setattr(api, "roles", {"roles/tpu.viewer"}), {}, "--role=roles/tpu.admin"),
         (lambda api: setattr(api, "roles", {"mute"}), {}, "Not allowed to follow the request for pod in project p: "),

@@ -74,8 +74,8 @@ THEIR_FOLDER = "os.path.dirname(os.environ['TRM_WORKERS_STORE'])"
         ("sys.exit(2 if rank == '1' else 0)", 2),
     ],
 )
-def test_the_exit_code_is_the_workers_own(what, code, tmp_path, monkeypatch):
-    """Workers of one machine meet in a folder of their user, which goes with them."""
+def test_workers_meet_in_a_folder_of_their_user_and_give_the_exit_code(what, code, tmp_path, monkeypatch):
+    """The folder goes with them."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert run_workers(2, [sys.executable, "-c", SCRIPT + what]) == code
     assert not list(tmp_path.iterdir())

@@ -3,8 +3,8 @@
     python -m tests.xla.ranks FOLDER '["mlp", "arc"]'
 
 The other host is not there: what it would send equals what this one holds. Rank 0 comes first, because the other one
-reads its checkpoints and weights. Both run in this process,
-which compiles the programs of a training once. Programs are known by torch_xla's hashes of their graphs.
+reads its checkpoints and weights. Both run in this process, which compiles the programs of a training once. Programs
+are known by torch_xla's hashes of their graphs.
 """
 
 import json

@@ -52,8 +52,7 @@ class TpuApi:
     ) -> None:
         self.boot, self.destroy = boot, destroy
         self.seconds_per_state = self.usual_seconds = seconds_per_state
-        self.no_capacity: dict[str, int] = {}
-        self.why_failed = NO_CAPACITY
+        self.failing: list[str] = []  # why the next requests end in FAILED
         self.ids = itertools.count(1)
         self.created_nodes = 0
         self.full_zones: set[str] = set()
@@ -97,7 +96,7 @@ class TpuApi:
         """Forget the planned faults."""
         with self.lock:
             self.failures.clear()
-            self.no_capacity.clear()
+            self.failing.clear()
             self.full_zones.clear()
             for refusals in self.refusals.values():
                 refusals.clear()
@@ -172,9 +171,9 @@ class TpuApi:
             message = f"Permission '{permission}' denied on '{where}'"
             raise ApiError(grpc.StatusCode.PERMISSION_DENIED, message)
 
-    def fail_requests(self, count: int, zone: str = "us-central2-b", message: str = NO_CAPACITY) -> None:
-        """Let the next `count` requests in a zone end in FAILED, for lack of capacity or for another reason."""
-        self.no_capacity[zone], self.why_failed = count, message
+    def fail_requests(self, count: int, message: str = NO_CAPACITY) -> None:
+        """Let the next `count` requests end in FAILED, for lack of capacity or for another reason."""
+        self.failing += [message] * count
 
     def refuse(self, code: int, message: str, what: str = "create") -> None:
         """Let the operation of the next request, or of the next deletion, fail."""
@@ -196,9 +195,8 @@ class TpuApi:
                 resource.state = _queued_state("WAITING_FOR_RESOURCES")
             elif age < len(WAITING):
                 resource.state = _queued_state(WAITING[age].name)
-            elif self.no_capacity.get(zone):
-                self.no_capacity[zone] -= 1
-                error = {"code": 8, "message": self.why_failed.format(zone=zone)}
+            elif self.failing:
+                error = {"code": 8, "message": self.failing.pop().format(zone=zone)}
                 resource.state = _queued_state("FAILED", failed_data={"error": error})
             else:
                 for spec in resource.tpu.node_spec:
