@@ -25,7 +25,6 @@ import torch  # noqa: E402 (torch_xla reads the environment when it is imported)
 import torch_xla  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from tests.data.conftest import build  # noqa: E402
 from tests.training.puzzles import write_dataset  # noqa: E402
 from tests.xla.steps import config  # noqa: E402
 from trm.backends.tpu.device import XlaBackend  # noqa: E402
@@ -33,6 +32,7 @@ from trm.checks.tpu_check.tracing import PHASES  # noqa: E402
 from trm.errors import UserError  # noqa: E402
 from trm.evaluation.evaluate import evaluate_run  # noqa: E402
 from trm.study.schema import DataConfig, EvaluationConfig, RunConfig, RuntimeConfig  # noqa: E402
+from trm.tasks.build import build_dataset, build_source  # noqa: E402
 from trm.training.dataset import Dataset  # noqa: E402
 from trm.training.loop import Trainer  # noqa: E402
 
@@ -112,9 +112,12 @@ def run_of(case: str) -> RunConfig:
 
 def dataset_of(case: str) -> Path:
     place = FOLDER / ("arc" if case == "arc" else "sudoku")
-    if case == "arc":
-        return place / "set" if place.exists() else build(run_of(case).data, place)
-    return place if place.exists() else write_dataset(place)
+    if case != "arc":
+        return place if place.exists() else write_dataset(place)
+    if not place.exists():
+        build_source(run_of(case).data, place / "source")
+        build_dataset(run_of(case).data, place / "source", place / "set")
+    return place / "set"
 
 
 def trainer(case: str, log: Log, checkpoints: Path) -> Trainer:
