@@ -63,7 +63,7 @@ class Campaign:
 
     def run(self) -> None:
         """Run one study after another until all faults are done."""
-        shared = {"seconds": 0.05, "options": "--verbose"}
+        shared = {"seconds": 0.05}
         jobs = {f"j{number}": {"steps": self.steps, **shared} for number in range(4)}
         if not self.pool:
             jobs["whole"] = {"steps": self.steps // 2, "hosts": len(self.pod.hosts), **shared}
