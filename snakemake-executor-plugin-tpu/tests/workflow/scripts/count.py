@@ -32,12 +32,22 @@ bucket = client.Bucket(args.checkpoint, patience=1e9, stop=stopping)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if args.stubborn else lambda *_: stopping.set())
 
 
+def patiently(call, *arguments):
+    """Call the bucket again while it refuses, as a training goes on whose checkpoint was refused."""
+    while True:
+        try:
+            return call(*arguments)
+        except client.Refused:
+            if stopping.wait(0.5):
+                sys.exit(143)
+
+
 def put(name, text):
-    bucket.put(name, str(text).encode())
+    patiently(bucket.put, name, str(text).encode())
 
 
 def get(name):
-    found = bucket.get(name)
+    found = patiently(bucket.get, name)
     return found and found.data.decode()
 
 
