@@ -117,9 +117,9 @@ class Study:
 
     @property
     def duplicates(self) -> list[str]:
-        """Return the launches that found another one of their job at work."""
+        """Return the launches that found another one of their job at work, and which."""
         blobs = self.pod.client().list_blobs(BUCKET, prefix=f"{self.prefix}/checkpoints/")
-        return [blob.name for blob in blobs if "/duplicates/" in blob.name]
+        return [f"{each.name}: {each.download_as_text()}" for each in blobs if "/duplicates/" in each.name]
 
     @property
     def table(self) -> list[str]:
