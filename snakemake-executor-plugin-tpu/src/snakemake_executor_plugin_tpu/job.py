@@ -112,6 +112,7 @@ class JobRun:
         self.control: Control | None = None
         self.cancelled = False
         self._cells: dict[str, Cell] = {}
+        self._records: dict[str, JobRecord] = {}
         self._hosts: list[int] = []
         self._lasted = 0.0
         self._moved, self._steps = False, list[tuple[float, float]]()
@@ -198,8 +199,9 @@ class JobRun:
         """Read the record in this slice; what this call knows of earlier losses goes with the job."""
         name = control.bucket.url
         if name not in self._cells:
-            self._cells[name] = await self._call(control.record, self.slot)
-        found = JobRecord.of(self._cells[name].document)  # each slice counts its own launches
+            cell = self._cells[name] = await self._call(control.record, self.slot)
+            self._records[name] = JobRecord.of(cell.document)
+        found = self._records[name]  # each slice counts its own launches
         if self.record.losses:
             found.preemptions, found.stalled = self.record.preemptions, self.record.stalled
             found.progress, found.progress_at_loss = self.record.progress, self.record.progress_at_loss

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import PodError, red
@@ -17,13 +18,30 @@ Placed = tuple[Slice, list[int]]
 """A slice and the hosts that a job now holds there; none if a launch of an earlier call is there."""
 
 
+@dataclass(eq=False)
+class Waiting:
+    """A job that waits for hosts."""
+
+    run: "JobRun"
+    future: asyncio.Future[Placed]
+
+    @property
+    def hosts(self) -> int:
+        return self.run.request.hosts
+
+    @property
+    def place(self) -> Place | None:
+        """Return the host that a check is for."""
+        return self.run.request.place
+
+
 class Pool:
     """Gives hosts to jobs, first come first served, and starts as many slices as the jobs need."""
 
     def __init__(self, slices: list[Slice], say: Callable[[str], None], health: Health) -> None:
         self.slices, self.say, self.health = slices, say, health
         self.checks: dict[Place, asyncio.Task[None]] = {}
-        self._queue: list[tuple[JobRun, asyncio.Future[Placed]]] = []
+        self._queue: list[Waiting] = []
         self._looked: asyncio.Future[None] | None = None
         self._unseen: PodError | None = None
         self._unneeded: set[str] = set()
@@ -51,13 +69,13 @@ class Pool:
                 # Another job has reported these errors: try again.
                 for slice in self.slices:
                     slice.error = None
-        future: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
-        self._queue.append((run, future))
+        waiting = Waiting(run, asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
         self.serve()
         try:
-            return await future
+            return await waiting.future
         except asyncio.CancelledError:
-            self._queue = [each for each in self._queue if each[1] is not future]
+            self._queue = [each for each in self._queue if each is not waiting]
             self.release(run)
             raise
 
@@ -84,58 +102,60 @@ class Pool:
 
     def serve(self) -> None:
         """Give free hosts to the waiting jobs and start slices for the others."""
-        left: list[tuple[JobRun, asyncio.Future[Placed]]] = []
+        left: list[Waiting] = []
         reserved: set[Slice] = set()
         free = {slice: slice.free() for slice in self.slices}
-        for run, future in list(self._queue):
-            if future.done():
+        for waiting in list(self._queue):
+            if waiting.future.done():
                 continue
-            place = run.request.place
-            if place is None:
-                self._check_new(run, free)
-            is_first = place in self.health.unchecked  # jobs wait for it
-            able = [slice for slice in self.slices if slice not in reserved or is_first]
-            if found := next(((s, hosts) for s in able if (hosts := self._room(s, run, free[s]))), None):
-                slice, hosts = found
-                slice.take(run.slot, hosts)
+            if waiting.place is None:
+                self._check_new(waiting.run, free)
+            is_first = waiting.place in self.health.unchecked  # jobs wait for it
+            room = [
+                (s, hosts)
+                for s in self.slices
+                if (s not in reserved or is_first) and (hosts := self._room(s, waiting, free))
+            ]
+            if room:
+                slice, hosts = room[0]
+                slice.take(waiting.run.slot, hosts)
                 free[slice] = [rank for rank in free[slice] if rank not in hosts]
-                future.set_result(found)
+                waiting.future.set_result((slice, hosts))
                 continue
             up = [slice for slice in self.slices if slice.control and slice not in reserved]
-            if run.request.hosts > 1 and up:
+            if waiting.hosts > 1 and up:
                 # Later jobs for one host would starve a job for a whole slice.
                 reserved.add(max(up, key=lambda slice: len(free[slice])))
-            left.append((run, future))
+            left.append(waiting)
         self._queue = left
         self._tell_unneeded()
         self._start_for(left)
 
-    def _room(self, slice: Slice, run: "JobRun", hosts: list[int]) -> list[int]:
+    def _room(self, slice: Slice, waiting: Waiting, free: dict[Slice, list[int]]) -> list[int]:
         """Return free hosts for a job, or none. A job for a whole slice takes hosts that were set aside as well."""
-        wanted, place = run.request.hosts, run.request.place
+        hosts, place = free[slice], waiting.place
         if place is not None:
             return [rank for rank in hosts if (slice.name, rank) == place]
         hosts = [rank for rank in hosts if (slice.name, rank) not in self.health.unchecked]
-        if wanted == 1:
+        if waiting.hosts == 1:
             places = [(each.name, rank) for each in self.slices if each.control for rank in range(each.hosts)]
-            usable = self.health.usable(run.slot, places)
+            usable = self.health.usable(waiting.run.slot, places)
             hosts = [rank for rank in hosts if (slice.name, rank) in usable]
-        return hosts[:wanted] if len(hosts) >= wanted else []
+        return hosts[: waiting.hosts] if len(hosts) >= waiting.hosts else []
 
-    def _start_for(self, left: "list[tuple[JobRun, asyncio.Future[Placed]]]") -> None:
+    def _start_for(self, left: list[Waiting]) -> None:
         coming = {slice: slice.hosts for slice in self.slices if slice.is_starting}
-        for run, future in left:
-            if run.request.place is not None:  # a check starts no slice
+        for waiting in left:
+            if waiting.place is not None:  # a check starts no slice
                 continue
-            wanted = run.request.hosts
             idle = [slice for slice in self.slices if not (slice.control or slice.is_starting or slice.error)]
-            if slice := next((s for s in self.slices if coming.get(s, 0) >= wanted), None):
-                coming[slice] -= wanted
+            if slice := next((s for s in self.slices if coming.get(s, 0) >= waiting.hosts), None):
+                coming[slice] -= waiting.hosts
             elif idle:
                 idle[0].start()
-                coming[idle[0]] = idle[0].hosts - wanted
+                coming[idle[0]] = idle[0].hosts - waiting.hosts
             elif all(slice.error for slice in self.slices):
-                future.set_exception(self.slices[0].error or PodError("no slice"))
+                waiting.future.set_exception(self.slices[0].error or PodError("no slice"))
 
     def _tell_unneeded(self) -> None:
         """Say what an earlier call has left on hosts for which jobs of this one wait."""

@@ -9,6 +9,7 @@ built twice. The request on stdin is {"name", "lock", "python"}; lines on stdout
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,15 +31,20 @@ CHECK = (
     "import torch_xla; from torch_xla._internal.tpu import num_available_chips; "
     "print('torch_xla', torch_xla.__version__, 'loads and sees', num_available_chips(), 'TPU chips')"
 )
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def prepare(name: str, lock: str, python: str) -> Path:
     """Build the environment unless it is complete; return its folder."""
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot name an environment")
+
     folder = root() / "environments" / name
     folder.parent.mkdir(exist_ok=True)
     with open(folder.with_suffix(".lock"), "w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         if (folder / "complete").exists():
+            os.utime(folder)
             return folder
         shutil.rmtree(folder, ignore_errors=True)
         build(folder, lock, python)
