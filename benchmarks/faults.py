@@ -183,13 +183,13 @@ def fill_disk(scene: Scene) -> None:
 @fault("bad host", reach="host")
 def bad_host(scene: Scene) -> bool:
     """Every job on the host dies for some seconds, beginning with the one that runs there: a failure of the job."""
-    mark = scene.host.disk("bad")
-    mark.touch()
+    scene.host.disk("bad").touch()
     running = scene.host.processes(scene.study.program)
     send(signal.SIGKILL, running)
-    scene.pause(3, 8)
+    scene.pause(3, 6)
+    mark = scene.host.disk("bad")  # by the way of a process that lives
+    scene.failures += bool(running) + len(mark.read_bytes())
     mark.unlink()
-    scene.failures += bool(running)
     return bool(running)
 
 

@@ -51,7 +51,7 @@ class Campaign:
         self.random, self.planned = random.Random(seed), planned
         self.pool = len(pod.groups) > 1
         self.profile = {
-            "retries": 3,
+            "retries": 20,  # more than there may be bad hosts
             "tpu-stall": STALL_MINUTES,
             "tpu-accelerator-type": pod.accelerator_type,
         }
@@ -142,7 +142,7 @@ class Campaign:
             for job, options in study.jobs.items()
         }
         assert set(study.table) == expected, study.table
-        assert not study.duplicates, study.duplicates
+        assert not study.duplicates, f"{study.duplicates}\n{scene.output}"
         most = len(self.pod.groups) * (1 + self.preempted + scene.preempted)
         assert self.pod.api.created_nodes <= most, "a healthy slice was deleted"
         until(lambda: not self.pod.jobs())

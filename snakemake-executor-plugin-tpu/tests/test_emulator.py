@@ -102,10 +102,12 @@ def test_hosts_run_python_3_10_without_what_ubuntu_omits(pod, program):
     assert "No module named" in done.stderr
 
 
-def test_the_script_runs_at_each_boot_and_the_disk_stays(pod):
+def test_the_script_runs_at_each_boot_and_the_disk_stays(pod, monkeypatch):
     host = pod.hosts[1]
     (host.home / "kept").touch()
     (before,) = host.processes()
+    looks, seen = [{}, {}], host.processes  # as if it were starting a program
+    monkeypatch.setattr(host, "processes", lambda: looks.pop() if looks else seen())
     host.kill()
     assert not host.is_up
     assert not host.processes()

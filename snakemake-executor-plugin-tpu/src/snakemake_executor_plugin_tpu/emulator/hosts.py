@@ -132,8 +132,10 @@ class Host:
     def kill(self) -> None:
         """End every process of the host at once, as a power failure does."""
         self.release()
-        while pids := self.processes():
-            send(signal.SIGKILL, pids)
+        quiet = 0
+        while quiet < 3:  # a process has no environment for a moment while it starts a program
+            send(signal.SIGKILL, pids := self.processes())
+            quiet = 0 if pids else quiet + 1
             time.sleep(0.01)
         if self.process is not None:
             self.process.wait()

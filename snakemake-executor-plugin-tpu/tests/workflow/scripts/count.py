@@ -1,6 +1,7 @@
 """Counts steps like a training run: writes checkpoints to a bucket, resumes, reports progress, stops on SIGTERM."""
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LAUNCH = os.environ["TPU_LAUNCH"]
 AGENT = Path(os.environ["TPU_AGENT"])  # the hosts' code, which has a client of Cloud Storage
-SEEN = ("TPU_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "COUNT_OPTION")
+SEEN = ("HOME", "TPU_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "COUNT_OPTION")
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int)
@@ -83,6 +84,10 @@ def count():
         Path(args.out).write_text(f"{job} counted to {step} with seed {seed} on {SIZE}\n")
 
 
+with contextlib.suppress(FileNotFoundError), open(Path.home() / "bad", "r+b") as bad:  # the fault "bad host"
+    bad.seek(0, os.SEEK_END)
+    bad.write(b"!")
+    sys.exit("RuntimeError: TPU core halted")
 try:
     count()
 except client.Offline:  # once it has been told to stop
