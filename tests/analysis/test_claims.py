@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from benchmarks.claims import FALSE, TRUE, claimed, share, studied
-from trm.analysis.fits.bootstrap import resample
+from trm.analysis.fits.bootstrap import resample, student_factor, together
 from trm.analysis.fits.compare import ended
 from trm.analysis.fits.data import Data, envelope
+from trm.analysis.fits.optimum import budgets
 from trm.analysis.fits.run import fit_data
 from trm.analysis.specs import FitSpec
+from trm.analysis.stats import frontier
 
 
 @pytest.mark.parametrize(
@@ -61,12 +63,25 @@ def repeated() -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 def test_a_run_measured_at_several_points_is_resampled_as_a_whole() -> None:
     log_y, group, runs = repeated()
-    whole = resample(log_y, group, 200, 0, runs=runs)
-    changes = (whole - log_y).reshape(200, 3, 4)
+    whole = together(log_y, group, np.array(runs), 200, 0)
+    changes = whole.reshape(200, 3, 4) - np.tile([-1.0, -1.5, -2.0, -2.5], 3).reshape(3, 4)
     assert np.ptp(changes, axis=2).max() < 1e-12
     apart = resample(log_y, group, 200, 0)
     mean = [sample.reshape(200, 3, 4).mean(axis=(1, 2)).std() for sample in (whole, apart)]
     assert mean[0] > 1.5 * mean[1]  # independent draws would average a model's level away
+
+
+def test_a_point_with_fewer_seeds_is_less_certain_and_none_stands_still() -> None:
+    """Three points: six seeds, two of them, one of them."""
+    group, seeds = np.repeat([0, 1, 2], [6, 2, 1]), np.array([*range(6), 0, 1, 0])
+    log_y = 0.1 * np.array([1.0, -1, 1, -1, 1, -1, 1, -1, 1])
+    spread = together(log_y, group, seeds, 4000, 0).std(axis=0)
+    scaled = 0.1 * np.sqrt([6 / 5, 2])
+    assert spread[:8] == pytest.approx(
+        np.repeat([scaled[0] * student_factor(6, 1), scaled[1] * student_factor(2, 1)], [6, 2]), rel=0.05
+    )
+    pooled = np.sqrt(8 * 0.1**2 / 6)
+    assert spread[8] == pytest.approx(pooled * student_factor(9, 3), rel=0.05)
 
 
 def test_runs_at_both_of_the_last_points_are_compared_in_pairs() -> None:
@@ -76,12 +91,29 @@ def test_runs_at_both_of_the_last_points_are_compared_in_pairs() -> None:
     flat = log_y + 0.5 * last + 0.1 * last * np.repeat([1, -1, 0.5], 4)
     assert not ended(data_of(group + 1.0, np.exp(lower), group, runs))
     assert ended(data_of(group + 1.0, np.exp(flat), group, runs))
+    for change, ends in ((0.0, True), (-0.5, False)):  # the same in every run
+        same = np.where(last, np.roll(log_y, 1) + change, log_y)
+        assert ended(data_of(group + 1.0, np.exp(same), group, runs)) is ends
 
 
 def test_runs_of_one_budget_are_one_point_of_the_envelope() -> None:
     """They end at whole steps, so the worse one may be the cheaper one."""
     data = data_of([19.95, 20.0, 199, 200, 1998, 2000], [0.9, 0.8, 0.4, 0.3, 0.1, 0.09])
     assert envelope(data).runs == ["b", "d", "f"]
+
+
+def test_costs_are_equal_to_the_least_of_them_and_not_along_a_chain() -> None:
+    cost = 1.04 ** np.arange(60)
+    assert len(frontier(cost, cost)) == 30
+    assert len(np.unique(budgets(1.09 ** np.arange(10)))) == 5
+
+
+def test_a_curve_that_rises_is_no_law_and_equal_seeds_give_no_interval() -> None:
+    x = np.repeat(2.0 ** np.arange(8), 3)
+    fit = fit_data(data_of(x, x**0.5, np.repeat(np.arange(8), 3)), FitSpec(form="power_law", bootstrap=20))
+    assert fit["doubts"][-1] == "the other curves that it is compared with cannot rise"
+    assert fit["interval"] is None
+    assert fit["notes"] == ["equal seeds at every point: no interval"]
 
 
 def test_each_draw_chooses_its_own_envelope() -> None:

@@ -78,13 +78,14 @@ def percentiles(values: np.ndarray, level: float = LEVEL) -> np.ndarray:
 
 
 def seed_spread(logs: np.ndarray, group: np.ndarray) -> float | None:
-    """Pooled standard deviation within groups; None: no group has two values."""
+    """Pooled standard deviation within groups, 0 where equal values differ by rounding; None: no group has two."""
     keys, index = np.unique(group, return_inverse=True)
     freedom = len(logs) - len(keys)
     if freedom <= 0:
         return None
     means = np.bincount(index, logs) / np.bincount(index)
-    return float(np.sqrt(((logs - means[index]) ** 2).sum() / freedom))
+    spread = float(np.sqrt(((logs - means[index]) ** 2).sum() / freedom))
+    return spread if spread > 1e-12 else 0.0
 
 
 def pooled_log_intervals(values: np.ndarray, group: np.ndarray, most: float = np.inf) -> dict[Any, Mean]:
@@ -177,13 +178,15 @@ def frontier(cost: np.ndarray, value: np.ndarray, *, tolerance: float = EQUAL_CO
     A point is dominated if another costs no more and is at least as good, and is strictly better in one of the two.
     Costs that differ by less than the relative `tolerance` count as equal: of such a group only the best value stays.
     """
-    best, kept = -np.inf, list[int]()
+    best, kept, first = -np.inf, list[int](), 0.0
     for index in np.lexsort((-value, cost)):
         if not np.isfinite(value[index]) or value[index] <= best:
             continue
         best = value[index]
-        while kept and cost[index] <= cost[kept[-1]] * (1 + tolerance) and tolerance > 0:
+        if kept and tolerance > 0 and cost[index] <= first * (1 + tolerance):
             kept.pop()
+        else:
+            first = cost[index]
         kept.append(int(index))
     return np.array(kept, int)
 

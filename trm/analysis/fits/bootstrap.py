@@ -1,4 +1,4 @@
-"""Hierarchical bootstrap: seeds resampled within each grid point; a run measured at several points moves as a whole.
+"""Hierarchical bootstrap: seeds resampled within each grid point; runs of several points or whole seeds move together.
 
 With n seeds a point's residuals are too small by sqrt((n-1)/n); they are scaled back. Percentiles of a bootstrap also
 lack Student's factor for few observations; it is put back by widening the residuals by t/z, as in the expanded
@@ -7,13 +7,11 @@ draws come from the residuals of all points: spreads shrunk towards the common o
 three is worth is measured by benchmarks/fits.py.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from scipy import stats
 
 from trm.analysis.fits.forms import Array
-from trm.analysis.stats import LEVEL
+from trm.analysis.stats import LEVEL, seed_spread
 
 POOL = 0.5
 """Share of draws from the residuals of all points."""
@@ -27,7 +25,6 @@ def resample(
     *,
     scaled: bool = True,
     pool: float = POOL,
-    runs: Sequence[str] = (),
 ) -> Array:
     """Bootstrap data sets.
 
@@ -38,8 +35,6 @@ def resample(
         seed: of the random numbers.
         scaled: multiply a point's residuals by sqrt(n/(n-1)) and Student's factor.
         pool: share of draws from the residuals of all points; the others are from the point's own.
-        runs: the run of each observation [N]. A run with several observations (one for each number of supervision
-            steps) keeps its residuals together, as they are not independent; `pool` does not apply then.
 
     Returns:
         [B, N], in the order of log_y. A point with one seed borrows all its residuals from the other points; if no
@@ -47,8 +42,6 @@ def resample(
     """
     rng = np.random.default_rng(seed)
     residuals, means = within(log_y, group, scaled=scaled)
-    if len(set(runs)) < len(runs):
-        return means + _whole(residuals, group, np.array(runs), count, scaled, rng)
     keys, index, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if scaled:
         residuals *= student_factor(len(log_y), len(keys))
@@ -64,32 +57,25 @@ def resample(
     return data
 
 
-def _whole(
-    residuals: Array, group: np.ndarray, runs: np.ndarray, count: int, scaled: bool, rng: np.random.Generator
-) -> Array:
-    """Residuals [B, N] of whole runs, drawn among the runs that were measured at the same points."""
-    alike: dict[tuple[int, ...], list[np.ndarray]] = {}
-    for run in np.unique(runs):
-        rows = np.flatnonzero(runs == run)
-        rows = rows[np.argsort(group[rows], kind="stable")]
-        alike.setdefault(tuple(group[rows]), []).append(rows)
-    found = np.zeros((count, len(residuals)))
-    for members in alike.values():
-        places = np.array(members)
-        factor = student_factor(len(places), 1) if scaled else 1.0
-        picks = rng.integers(0, len(places), (count, len(places)))
-        found[:, places] = factor * residuals[places][picks]
-    return found
+def together(log_y: Array, group: np.ndarray, cluster: np.ndarray, count: int, seed: int) -> Array:
+    """Bootstrap data sets [B, N] in which the observations of a cluster [N] move as a whole.
 
-
-def by_seed(log_y: Array, group: np.ndarray, seeds: np.ndarray, count: int, seed: int) -> Array:
-    """Bootstrap data sets [B, N] in which every seed moves as a whole, as seeds share their data, order and start over
-    grid points: its residuals everywhere times one normal number (the wild cluster bootstrap of Cameron, Gelbach &
-    Miller 2008), with Student's factor for as many clusters as there are seeds. One seed: nothing varies."""
+    Clusters are the runs that were measured at several points, or the seeds of a grid, whose runs share data, order and
+    start. A cluster's residuals everywhere are multiplied by one normal number (the wild cluster bootstrap of Cameron,
+    Gelbach & Miller 2008), at each point with Student's factor for as many observations as it has. A point with one has
+    no residual of its own and draws from the spread of the others; if no point has two, nothing varies.
+    """
+    rng = np.random.default_rng(seed)
     residuals, means = within(log_y, group)
-    keys, index = np.unique(seeds, return_inverse=True)
-    numbers = np.random.default_rng(seed).standard_normal((count, len(keys)))
-    return np.asarray(means + student_factor(len(keys), 1) * numbers[:, index] * residuals)
+    keys, index, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    factors = np.array([student_factor(size, 1) for size in sizes])[index]
+    names, member = np.unique(cluster, return_inverse=True)
+    moved = rng.standard_normal((count, len(names)))[:, member] * factors * residuals
+    alone = sizes[index] == 1
+    spread = seed_spread(log_y, group) or 0.0
+    borrowed = spread * student_factor(len(log_y), len(keys))
+    moved[:, alone] = borrowed * rng.standard_normal((count, int(alone.sum())))
+    return np.asarray(means + moved)
 
 
 def student_factor(observations: int, points: int) -> float:

@@ -7,7 +7,7 @@ it. benchmarks/claims.py measures how often a false form passes.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from trm.analysis.fits.data import Data
-from trm.analysis.fits.forms import EXPONENT, FORMS, Array, Form, normalise
+from trm.analysis.fits.forms import EXPONENT, FORMS, TINY, Array, Form, normalise
 from trm.analysis.fits.solve import Solution, solve
 from trm.analysis.labels import FORM_NAMES
 from trm.analysis.stats import percentiles, seed_spread
@@ -132,21 +132,24 @@ def choose(results: dict[str, dict[str, Any]]) -> tuple[str, str]:
     return min(known, key=lambda name: results[name]["aicc"]), f"lowest AICc{lowest}"
 
 
-def doubts(chosen: str, results: dict[str, dict[str, Any]], points: int) -> list[str]:
-    """Why the chosen form may not be called a law; empty: it may."""
+def doubts(
+    chosen: str, results: dict[str, dict[str, Any]], points: int, spanned: Sequence[str] = ()
+) -> list[str]:
+    """Why the chosen form may not be called a law; empty: it may. Its intervals hold those of the forms `spanned`."""
     form = results[chosen]
     if chosen == "constant":
         return []
     found = []
     if not form["enough_points"]:
         found.append(f"{count(points, 'point')} cannot test a law with {len(form['parameters'])} parameters")
-    if form["at_bound"] or (form.get("bound_share") or 0) > 0.05:
+    powers = [form, *(results[name] for name in spanned if name in LAWS)]
+    if any(power["at_bound"] or (power.get("bound_share") or 0) > 0.05 for power in powers):
         found.append("an exponent reaches the bound of the search")
     if (form.get("failed_share") or 0) > 0.05:
         found.append(f"{100 * form['failed_share']:.0f} % of the refits failed")
     bounds = form.get("intervals")
     if bounds is None:
-        found.append("one seed a point gives no interval")
+        found.append("one seed a point, or equal ones, give no interval")
     for key in ("a", "b"):
         low, high = (bounds or {}).get(key, (1.0, 1.0))
         if low <= 0 <= high or 0 < low <= 1.01 * EXPONENT[0]:
@@ -210,6 +213,9 @@ def objections(chosen: str, results: Mapping[str, Mapping[str, Any]], data: Data
         found.append(f"{count(len(better), 'other curve')} fit{'s' * (len(better) == 1)} better{names}")
     elif near:
         found.append(f"{listed([FORM_NAMES[name] for name in (chosen, *near)])} fit alike")
+    _, y, _ = data.means()
+    if y[-1] > y[0]:
+        found.append("the other curves that it is compared with cannot rise")
     if ended(data):
         found.append("the last two points are equal within the noise")
     return found
@@ -239,9 +245,9 @@ def ended(data: Data) -> bool:
     sign = np.sign(np.log(y[0] / y[-1])) or 1.0
     both = [sign * (one[run] - two[run]) for run in one.keys() & two.keys()]
     if len(both) > 1:
-        return (
-            bool(stats.ttest_1samp(both, 0, alternative="greater").pvalue > EQUAL) if np.ptp(both) else False
-        )
+        if np.ptp(both) <= TINY:
+            return bool(both[0] <= TINY)
+        return bool(stats.ttest_1samp(both, 0, alternative="greater").pvalue > EQUAL)
     spread, freedom = seed_spread(data.log_y, data.group), len(data.y) - data.points
     if not spread:
         return False

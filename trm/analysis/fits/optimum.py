@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from trm.analysis.fits.bootstrap import by_seed, resample
+from trm.analysis.fits.bootstrap import resample, together
 from trm.analysis.fits.data import Data, observations
 from trm.analysis.fits.forms import Array
 from trm.analysis.specs import FitSpec
@@ -79,7 +79,7 @@ def best_of(rows: pd.DataFrame, spec: FitSpec) -> dict[str, Any]:
     data = observations(rows, spec)
     group: dict[str, Any] = {"hue": None, "runs": len(set(data.runs)), "points": data.points}
     group |= {"exclusions": data.exclusions, "notes": list(data.notes)}
-    level = budgets(data.x[1]) if data.points else np.empty(0)
+    level = data.x[1] if "." in str(spec.second) else budgets(data.x[1])  # a setting's values are exact
     samples = data.log_y[None]  # the measurements come first, then the bootstrap data sets
     if data.points and seed_spread(data.log_y, data.group):
         samples = np.concatenate([samples, _resampled(data, spec)])
@@ -109,7 +109,7 @@ def _resampled(data: Data, spec: FitSpec) -> Array:
     """Bootstrap data sets [B, N]."""
     if spec.form == "optimum" or data.seeds is None:
         return resample(data.log_y, data.group, spec.bootstrap, spec.seed)
-    return by_seed(data.log_y, data.group, data.seeds, spec.bootstrap, spec.seed)
+    return together(data.log_y, data.group, data.seeds, spec.bootstrap, spec.seed)
 
 
 def _power(inside: list[dict[str, Any]], key: str) -> dict[str, Any]:
@@ -178,11 +178,13 @@ def _lower(draws: Array) -> float:
 
 
 def budgets(cost: Array) -> Array:
-    """The budget of each run [N]: the geometric mean of the costs that differ by less than EQUAL."""
-    order = np.argsort(cost)
-    label = np.zeros(len(cost), int)
-    label[order[1:]] = np.cumsum(cost[order][1:] > EQUAL * cost[order][:-1])
-    return np.asarray(np.exp(np.bincount(label, np.log(cost)) / np.bincount(label))[label])
+    """The budget of each run [N]: the geometric mean of the costs that exceed the least of them by less than EQUAL."""
+    level = np.empty(len(cost))
+    while (left := cost > 0).any():
+        same = left & (cost <= EQUAL * cost[left].min())
+        level[same] = np.exp(np.log(cost[same]).mean())
+        cost = np.where(same, 0.0, cost)
+    return level
 
 
 def _best(data: Data, rows: np.ndarray, samples: Array, spec: FitSpec) -> dict[str, Any]:

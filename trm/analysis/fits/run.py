@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trm.analysis.fits.bootstrap import resample
+from trm.analysis.fits.bootstrap import resample, together
 from trm.analysis.fits.compare import (
     LAWS,
     RIVALS,
@@ -103,15 +103,21 @@ def _forms(data: Data, spec: FitSpec, names: Sequence[str]) -> dict[str, Any]:
         inside = draws.log_y[:, draws.kept] if draws else None
         results[chosen]["held_out"] = held_out(chosen, data, delta, inside)
     x, y, counts = data.means()
+    spanned = _spanned(chosen, results, len(data.y)) if draws and chosen in LAWS else []
+    why_not = doubts(chosen, results, data.points, spanned) + objections(chosen, results, data)
+    if len(spanned) > 1:
+        _widen(chosen, results, spanned)
+    several = int(counts.max()) > 1
+    no_interval = "equal seeds at every point" if several else "one seed a point"
     return {
         "chosen": chosen,
         "why": why,
-        "doubts": doubts(chosen, results, data.points) + objections(chosen, results, data),
-        "spanned": _widen(chosen, results, len(data.y)) if draws and chosen in LAWS else [],
+        "doubts": why_not,
+        "spanned": spanned,
         "delta": delta,
         "seed_spread": spread,
         "interval": None if draws is None else LEVEL,
-        "notes": list(data.notes) + ([] if draws is not None else ["one seed a point: no interval"]),
+        "notes": list(data.notes) + ([] if draws is not None else [f"{no_interval}: no interval"]),
         "range": [[float(row.min()), float(row.max())] for row in x],
         "forms": results,
         "means": {"x": x.tolist(), "y": y.tolist(), "seeds": counts.tolist()},
@@ -134,7 +140,11 @@ class Draws:
 
 def _draws(data: Data, spec: FitSpec) -> Draws:
     every = data.candidates or data
-    logs = resample(every.log_y, every.group, spec.bootstrap, spec.seed, runs=every.runs)
+    runs = np.array(every.runs)
+    if len(set(runs)) < len(runs):
+        logs = together(every.log_y, every.group, runs, spec.bootstrap, spec.seed)
+    else:
+        logs = resample(every.log_y, every.group, spec.bootstrap, spec.seed)
     kept, weights = np.ones(len(every.y), bool), None
     if data.candidates:
         kept = on_envelope(every, every.log_y)
@@ -142,18 +152,21 @@ def _draws(data: Data, spec: FitSpec) -> Draws:
     return Draws(every.x, logs, kept, weights)
 
 
-def _widen(chosen: str, results: Mapping[str, dict[str, Any]], count: int) -> list[str]:
-    """Widen the chosen law's intervals to those of every form that `count` observations leave possible.
-
-    The exponent's spans the power laws; the floor's all forms (a power law without one: 0), and so do the ribbon and
-    the price of a target. Returns the forms.
-    """
+def _spanned(chosen: str, results: Mapping[str, dict[str, Any]], count: int) -> list[str]:
+    """The forms over which the chosen law's intervals span: those that `count` observations leave possible."""
     # a form with as many parameters as points has no misfit to judge it by
     known = {n: r for n, r in results.items() if "intervals" in r and (r["enough_points"] or n == chosen)}
-    names, law = possible(known, count), results[chosen]
-    if chosen not in names:
-        return [chosen]
-    parts = [results[name] for name in names]
+    names = possible(known, count)
+    return names if chosen in names else [chosen]
+
+
+def _widen(chosen: str, results: Mapping[str, dict[str, Any]], names: Sequence[str]) -> None:
+    """Widen the chosen law's intervals to those of all these forms.
+
+    The exponent's spans the power laws; the floor's all forms (a power law without one: 0), and so do the ribbon and
+    the price of a target.
+    """
+    law, parts = results[chosen], [results[name] for name in names]
     bounds = {"a": _span([part["intervals"]["a"] for part in parts if "a" in part["intervals"]])}
     if "E" in law["parameters"]:
         bounds["E"] = _span([part["intervals"].get("E", (0.0, 0.0)) for part in parts])
@@ -164,7 +177,6 @@ def _widen(chosen: str, results: Mapping[str, dict[str, Any]], count: int) -> li
         span = _span([part["target"]["interval"] for part in parts])
         never = float(np.mean([part["target"]["never_share"] for part in parts]))
         law["target"] = {**law["target"], "interval": span, "never_share": never}
-    return names
 
 
 def _span(intervals: Sequence[Sequence[float | None]]) -> list[float | None]:
