@@ -94,20 +94,21 @@ def test_locks_of_a_controller_that_was_a_slurm_job_stay_until_the_job_has_ended
     assert (tmp_path / ".snakemake/locks").exists() is stay
 
 
-def test_a_second_run_waits_for_a_living_one(fresh):
+def test_a_second_run_waits_for_a_living_one_and_a_plan_does_not(fresh):
     path = fresh.folder / ".snakemake/trm-run.lock"
     path.parent.mkdir()
     with path.open("w") as handle:
         handle.write("4711")
         handle.flush()
         fcntl.flock(handle, fcntl.LOCK_EX)
-        command = (sys.executable, "-m", "trm", "study", "run", "--profile", "profiles/local", "-n")
-        second = start(*command, cwd=fresh.folder, stderr=subprocess.PIPE)
+        command = (sys.executable, "-m", "trm", "study", "run", "--profile", "profiles/local")
+        plan = subprocess.run([*command, "-n"], cwd=fresh.folder, capture_output=True, text=True, timeout=120)
+        assert "html_report" in plan.stdout
+        second = start(*command, "--list-rules", cwd=fresh.folder, stderr=subprocess.PIPE)
         assert "another run (process 4711) is active in this folder" in second.stderr.readline()
         assert second.poll() is None
-    out, error = second.communicate(timeout=120)
+    _, error = second.communicate(timeout=120)
     assert second.returncode == 0, error
-    assert "html_report" in out
 
 
 @pytest.mark.parametrize(
@@ -159,6 +160,17 @@ def test_a_dry_run_of_one_point_with_overrides_says_what_it_costs(fresh, monkeyp
     assert "plot" not in jobs
     assert "2 runs to train" in result.stderr
     assert (fresh.folder / ".snakemake/cache").is_dir()
+
+
+def test_no_cores_and_a_point_of_no_experiment_are_refused(fresh):
+    sentences = {
+        ("--cores", "0"): "--cores 0 leaves no core for a job: give 1 or more, or `all`",
+        ("-n", "--point", "10"): "--point 10: name its experiment too, as a target",
+    }
+    for words, sentence in sentences.items():
+        result = fresh.run(*words)
+        assert result.returncode != 0
+        assert sentence in result.stdout + result.stderr
 
 
 def test_an_experiment_without_figures_makes_its_table(tmp_path, monkeypatch):

@@ -76,9 +76,12 @@ GUESSES = {"view_steps": 2, "view_guesses": 2}
         (figure(kind="restarts"), "a figure of kind restarts needs evaluation.restarts: set it"),
         (batch(figures=[{"kind": "unroll"}]), "a figure of kind unroll needs evaluation.unroll: set it"),
         (figure(kind="law", x="label"), "label is not a number"),
+        (figure(kind="law", x="training.batch_size", fit="aut"),
+         "experiment batch: figures (law): fit: must be 'auto', 'constant', 'power_law', 'power_law_floor', "
+         "'exponential' or 'sigmoid', not 'aut'"),
         (figure(kind="curves", name="Data_size"), "batch and data_size both have a figure named data_size"),
         (figure(kind="steps", name="my-steps"),
-         "experiment batch: figures: name: 'my-steps': names consist of letters, digits and _"),
+         "experiment batch: figures (my-steps): name: 'my-steps': names consist of letters, digits and _"),
         (batch(expects=[{"law": "parameter"}]),
          "experiment batch: expects: law: unknown column 'parameter'; did you mean 'parameters'?"),
         (
@@ -99,7 +102,7 @@ GUESSES = {"view_steps": 2, "view_guesses": 2}
          "point batch_size=4: maze has no blank cells that a view can show filled"),
         (batch(evaluation=GUESSES),
          "point batch_size=4: evaluation.view_guesses=2 changes nothing: the first guess comes after step 18"),
-        (batch(set={"data.pool": 30}), "data.pool has 30 puzzles, not 44"),
+        (batch(set={"data.pool": 30}), "for testing): raise it, or lower the numbers"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_drawn_or_cut_is_refused(check, change, said):

@@ -59,6 +59,9 @@ def test_an_added_and_an_edited_point_train_only_themselves(project):
     jobs = project.would_run()
     assert (jobs["train"], jobs["dataset"]) == (4, 1)
     assert "source" not in jobs
+    project.edit(set_in("base", "training", "lr", 2e-4))
+    project.would_run()
+    assert "runs: other settings than before (training.lr) in" in project.said
 
 
 def test_lost_records_and_times_evaluate_nothing_again(project):

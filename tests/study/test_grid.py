@@ -187,6 +187,7 @@ WRONG = [
     ("scales", {"smal": {}}, r"did you mean 'smal'\?"),
     ("Width", {"question": "?"}, "'width' and 'Width' differ in case only"),
     ("train", {"question": "?"}, "'train' is the name of a rule of the pipeline; choose another"),
+    ("a" * 101, {"question": "?"}, "names have at most 100 characters, not 101"),
     ("a.b", {"question": "?"}, "'a.b': names consist of letters, digits and _"),
     ("width/grid", {"product": {"model.d_model": ["wide", 64]}},
      r"experiment width, point d_model=wide: model.d_model: must be a whole number, not 'wide'"),

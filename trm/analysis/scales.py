@@ -13,7 +13,7 @@ from trm.analysis.words import compact, memory
 def shown(text: Label, value: float) -> str:
     """A tick label in the unit of the column."""
     if text.percent:
-        return f"{100 * value:.3g}"
+        return f"{100 * value:.4g}"
     if text.binary:
         return memory(value)
     exact = 1e3 <= value < 1e4 and value == round(value) and value % 10 and value != float(f"{value:.3g}")

@@ -92,6 +92,7 @@ class Controller(logging.Filter):
                 lift_default_rate_limit(self._snakemake.scheduling_settings)
         # only now Snakemake knows its executor
         if get_event(record) == LogEvent.RUN_INFO and not self._dryrun:
+            self._refuse_no_cores()
             self._refuse_processors()
             self._date_back()
             self._start_servers()
@@ -106,6 +107,11 @@ class Controller(logging.Filter):
             self._project.check_targets(set(self._snakemake.dag_settings.targets) - rules)
         except UserError as error:
             refuse(error)
+
+    def _refuse_no_cores(self) -> None:
+        """Snakemake would wait for ever."""
+        if self._snakemake.local_exec and self._snakemake.global_resources["_cores"].value == 0:
+            refuse("--cores 0 leaves no core for a job: give 1 or more, or `all`")
 
     def _refuse_processors(self) -> None:
         """Refuse to train a study for accelerators on a machine without any, unless `backend` was chosen."""

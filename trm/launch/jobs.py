@@ -254,6 +254,8 @@ class Jobs:
     @ends_snakemake
     def everything(self, wildcards: Any) -> list[str]:
         """The report and every figure that it shows."""
+        if label := self.settings.point:
+            raise UserError(f"--point {label}: name its experiment too, as a target")
         self.project.check_sizes()
         return [REPORT, *(file for figure in self.selection.shown for file in figure.files[:2])]
 

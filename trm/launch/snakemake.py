@@ -55,11 +55,13 @@ def launch(arguments: list[str]) -> int:
         if (profile / "config.yaml").exists():
             for path in profile.glob("*.yaml"):
                 read_yaml(path)  # Snakemake would show a traceback without the file's name
+    if not {"-n", "--dry-run", "--dryrun"}.isdisjoint(arguments):
+        return _run(arguments)  # a plan waits for nobody
     with lock.wait_and_join() as handle:
         return _run(arguments, handle)
 
 
-def _run(arguments: list[str], handle: TextIO) -> int:
+def _run(arguments: list[str], handle: TextIO | None = None) -> int:
     snakemake = Path(sys.executable).with_name("snakemake")
 
     def start(
@@ -67,7 +69,9 @@ def _run(arguments: list[str], handle: TextIO) -> int:
     ) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [str(snakemake), *arguments],
-            pass_fds=[handle.fileno()],  # Snakemake shares the lock: it may outlive this process
+            pass_fds=[handle.fileno()]
+            if handle
+            else [],  # Snakemake shares the lock: it may outlive this process
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             env=environment,
             stdout=output,

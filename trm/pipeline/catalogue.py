@@ -269,7 +269,8 @@ class Catalogue:
         try:
             spec = model.model_validate(raw) if model else FIGURE.validate_python(raw)
         except ValidationError as error:
-            raise UserError(f"{where}: {error_sentence(error, model)}") from error
+            which = f" ({raw.get('name') or raw['kind']})" if "kind" in raw else ""
+            raise UserError(f"{where}{which}: {error_sentence(error, model)}") from error
         stem = spec.name or experiment
         taken = {name.lower() for name in taken}  # macOS does not tell Baseline.pdf from baseline.pdf
         if stem.lower() in taken or not stem:

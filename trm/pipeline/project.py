@@ -293,5 +293,6 @@ def too_many(data: DataConfig) -> str:
         most, name = classes, f"{data.task} of this size and kind, up to symmetry,"
     if most and train + held_out + test > most:
         wanted = f"{train:,} for training, {held_out:,} for validation and {test:,} for testing"
-        return f"{name} has {most:,} puzzles, not {train + held_out + test:,} ({wanted}): lower the numbers"
+        remedy = "raise it, or lower the numbers" if name == "data.pool" else "lower the numbers"
+        return f"{name} has {most:,} puzzles, not {train + held_out + test:,} ({wanted}): {remedy}"
     return ""

@@ -1,14 +1,17 @@
 """Why jobs run, in words of the study: a line for each group of jobs of a dry run."""
 
-import json
 from collections import Counter, defaultdict
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trm.analysis.words import listed
+from trm.io import differences, read_json
 from trm.pipeline.estimates import DRAWING, Job
 from trm.pipeline.project import REPORT, Project
 from trm.study.fingerprint import RECIPE_VERSION
+from trm.study.records import TRAINING
 from trm.study.text import count
 
 NOUNS = {
@@ -59,13 +62,12 @@ class Words:
         }
         self._begun: dict[str, set[str]] = {}
         """Experiment -> runs of the grid points of which a run is finished."""
-        self._earlier: dict[str, Path] = {}
+        self._earlier: dict[str, list[Path]] = defaultdict(list)
         with suppress(OSError):
             if not project.files.prefix:  # in a bucket each would cost a request
-                known = project.runs
-                self._earlier = {
-                    path.name[:-9]: path for path in Path("results/runs").iterdir() if path.name not in known
-                }
+                for path in Path("results/runs").iterdir():
+                    if path.name not in project.runs:
+                        self._earlier[path.name[:-9]].append(path)
 
     def why(self, job: Job, reason: Any, follows: bool) -> tuple[str, str]:
         """Why a job runs, and the experiment that the sentence ends with, if any, with the place of its list.
@@ -99,8 +101,8 @@ class Words:
         project = self._project
         if any(project.files.exists(path) for path in project.catalogue.run_files(run)):
             return "files are missing of runs of"
-        earlier = self._earlier.get(run[:-9])
-        if earlier and (version := _recipe(earlier)) not in (RECIPE_VERSION, 0):
+        earlier = [found for path in self._earlier.get(run[:-9], ()) if (found := _training(path))]
+        if earlier and (version := earlier[-1]["recipe_version"]) != RECIPE_VERSION:
             return f"recipe version {version} became {RECIPE_VERSION} in"
         experiment = self._owners[Job("train", run)]
         begun = self._begun.setdefault(experiment, set())
@@ -108,13 +110,19 @@ class Words:
             points, done = project.study.experiment(experiment).points, project.done
             kept = [{item.name for item in point.runs} for point in points]
             begun |= {""}.union(*(runs for runs in kept if runs & done))
+        if begun == {""} and earlier:
+            config = project.runs[run].config.model_dump(mode="json")
+            changed = min((differences(found["config"], config) for found in earlier), key=len)
+            return f"other settings than before ({listed([*changed][:SHOWN])}) in"
         if begun == {""}:
             return "first runs of"
         return "new seeds of" if run in begun else "new grid points of"
 
 
-def _recipe(run: Path) -> int:
-    """The recipe version of a finished run; 0: unknown."""
+@cache
+def _training(run: Path) -> dict[str, Any]:
+    """`config` and `recipe_version` of a finished run; empty: unknown."""
     with suppress(OSError, ValueError, TypeError, KeyError):
-        return int(json.loads((run / "training.json").read_text(encoding="utf-8"))["recipe_version"])
-    return 0
+        found = read_json(run / TRAINING)
+        return {"config": dict(found["config"]), "recipe_version": int(found["recipe_version"])}
+    return {}

@@ -97,6 +97,8 @@ RULES = {
 }
 """Reserved names: Snakemake's rules and the two selections."""
 NAME = re.compile(r"[A-Za-z0-9_]+")
+LONGEST_NAME = 100
+"""File names, which hold it with other parts, have at most 255 bytes."""
 
 
 OF_HYPOTHESIS = ("hypothesis", "expects")
@@ -175,6 +177,10 @@ class StudyFile(Section):
         for name in value:
             if name in RULES:
                 raise ValueError(f"{name!r} is the name of a rule of the pipeline; choose another")
+            if len(name) > LONGEST_NAME:
+                raise ValueError(
+                    f"{name[:20]!r}...: names have at most {LONGEST_NAME} characters, not {len(name)}"
+                )
             if not NAME.fullmatch(name):
                 raise ValueError(f"{name!r}: names consist of letters, digits and _, such as data_size")
             if (other := spelt.setdefault(name.lower(), name)) != name:

@@ -174,13 +174,22 @@ def error_sentence(error: ValidationError, model: Any) -> str:
     """The first validation error as one sentence with the nearest valid key. `model`: the model that was validated, to
     suggest a key for a misspelt one; None if there are several."""
     first = first_error(error)
-    # parts with brackets name alternatives of a union, not keys
-    place = ".".join(str(part) for part in first["loc"] if "[" not in str(part)) or "value"
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    place, faults = _place(first), [*map(_place, error.errors())]
+    more = f" (and {len(set(faults)) - 1} more)" if len(set(faults)) > 1 else ""
+    if first["type"] == "literal_error":  # every alternative of a union has its own list
+        lists = [
+            item["ctx"]["expected"] for item in error.errors() if _place(item) == place and "ctx" in item
+        ]
+        first = {**first, "ctx": {"expected": ", ".join(reversed(lists))}}
     if first["type"] == "extra_forbidden":
         return f"unknown key {place!r}{nearest(str(first['loc'][-1]), _siblings(model, first['loc']))}{more}"
     expected = _expectation(first)
     return f"{place}: {expected}{more}" if place != "value" else f"{expected}{more}"
+
+
+def _place(error: Any) -> str:
+    """The dotted key of a validation error; parts with brackets name alternatives of a union."""
+    return ".".join(str(part) for part in error["loc"] if "[" not in str(part)) or "value"
 
 
 def _expectation(first: Any) -> str:

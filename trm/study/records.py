@@ -117,7 +117,7 @@ def weights_metadata(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{path} is damaged or not of a run ({error!r}): delete it or the run folder and repeat the command to "
-            "train it again; other models are converted with `python -m trm convert`"
+            f"{path} is damaged or no run's weights.safetensors ({error!r}): a damaged one is trained again once its "
+            "run folder is deleted; other models are converted with `python -m trm convert`"
         ) from error
     return {"config": config, "meta": meta}
