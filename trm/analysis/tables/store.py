@@ -256,13 +256,18 @@ def merge(tables: Sequence[Table], experiments: Sequence[str] = ()) -> Table:
     if len(tables) == 1:
         return tables[0]
     keys = ["run", "evaluation", "split", "policy", "eval_steps", "restarts"]
-    rows = _one_point(pd.concat([table.rows for table in tables], ignore_index=True)).drop_duplicates(keys)
+    rows = _one_point(pd.concat([table.rows for table in tables], ignore_index=True))
+    rows = rows.drop_duplicates(keys, ignore_index=True)
     curves = pd.concat([table.curves for table in tables], ignore_index=True).drop_duplicates(["run", "step"])
     infos = [table.info for table in tables]
+    steps = infos[0].get("test_steps")
+    if any(info.get("test_steps") != steps for info in infos):  # one ruler for all
+        steps = mark(rows)
     joined = "".join(str(info.get("fingerprint", "")) for info in infos)
     info = {
         **infos[0],
         "experiment": "+".join(table.experiment for table in tables),
+        "test_steps": steps,
         "fingerprint": hashlib.sha256(joined.encode()).hexdigest(),
         "missing": [item for info in infos for item in info.get("missing", [])],
         "commits": sorted({commit for info in infos for commit in info.get("commits", [])}),
@@ -270,4 +275,4 @@ def merge(tables: Sequence[Table], experiments: Sequence[str] = ()) -> Table:
         "runs": {key: value for info in infos for key, value in info.get("runs", {}).items()},
         "traces": [trace for info in infos for trace in info.get("traces", [])],
     }
-    return Table(rows.reset_index(drop=True), curves.reset_index(drop=True), info)
+    return Table(rows, curves.reset_index(drop=True), info)
