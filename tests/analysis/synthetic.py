@@ -11,6 +11,7 @@ import pandas as pd
 from scipy.stats import betabinom
 
 from tests.training.conftest import DATA, MODEL
+from trm.analysis.tables import Table
 from trm.study.fingerprint import evaluation_fingerprint, evaluation_marks
 from trm.study.schema import EvaluationConfig, RunConfig
 
@@ -124,6 +125,48 @@ def experiment(
         ]
         entries.append({"coords": dict(coords), "label": "", "runs": runs})
     return {"name": name, "scale": "laptop", "study": "synthetic", "points": entries}
+
+
+def measured(
+    points: Sequence[tuple[Mapping[str, Any], Mapping[int, Any]]], metric: str = "exact_accuracy", **same: Any
+) -> Table:
+    """A table of values alone. points: (coordinates or other columns, seed -> value of `metric`); same: columns of all
+    rows."""
+    shared: dict[str, Any] = {
+        "experiment": "t",
+        "series": "",
+        "evaluation": "e",
+        "split": "test",
+        "policy": "fixed",
+    }
+    shared |= {
+        "eval_steps": 32,
+        "restarts": 1,
+        "puzzles": 500.0,
+        "train_flops": 1e12,
+        "model.halt_max_steps": 8,
+    }
+    shared |= {"finished": True, "primary": True, "main": True, "evaluation.first": True, "parameters": 1e4}
+    rows = []
+    for index, (place, values) in enumerate(points):
+        for seed, value in values.items():
+            own = {
+                "point": index,
+                "label": str(dict(place)),
+                "run": f"{index}-{seed}",
+                "seed": seed,
+                metric: value,
+            }
+            rows.append({**shared, **same, **own, **place})
+    frame = pd.DataFrame(rows)
+    if "exact_accuracy" not in frame:
+        frame["exact_accuracy"] = 0.5
+    frame["error"] = frame.get("error", 1 - frame["exact_accuracy"])
+    frame["correct"] = (frame["exact_accuracy"] * frame["puzzles"]).fillna(0).round()
+    coordinates = list(dict.fromkeys(key for place, _ in points for key in place if "." in key))
+    runs = {run: {"outcome": "finished"} for run in frame["run"]}
+    info = {"experiment": shared["experiment"], "coordinates": coordinates, "runs": runs, "test_steps": 32}
+    return Table(frame, pd.DataFrame({"run": [], "step": []}), info)
 
 
 def hash_text(text: str) -> int:

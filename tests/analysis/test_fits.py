@@ -8,10 +8,11 @@ import pytest
 from scipy.optimize import least_squares
 
 from benchmarks.fits import Truth, coverage
-from tests.analysis.synthetic import experiment
+from tests.analysis.synthetic import experiment, measured
 from trm.analysis.fits import fit_table
 from trm.analysis.fits.bootstrap import resample, within
-from trm.analysis.fits.compare import choose, doubts
+from trm.analysis.fits.compare import choose, doubts, held_out
+from trm.analysis.fits.data import gather
 from trm.analysis.fits.forms import FORMS, normalise
 from trm.analysis.fits.run import round_number
 from trm.analysis.fits.solve import solve
@@ -277,3 +278,13 @@ def test_a_form_in_the_intervals_whose_exponent_has_no_end_is_a_doubt() -> None:
     results = {"power_law": SOUND, "power_law_floor": SOUND | {"bound_share": 0.1}}
     assert doubts("power_law", results, 6) == []
     assert doubts("power_law", results, 6, list(results)) == ["an exponent reaches the bound of the search"]
+
+
+def test_no_error_above_one_is_predicted() -> None:
+    """Errors near 1 with a wide spread; a loss may exceed it."""
+    points = [({"data.train_puzzles": n}, {s: 0.55 + 0.1 * s for s in range(4)}) for n in (1, 2, 4, 8, 16)]
+    for metric, most in (("error", 1.0), ("cross_entropy", np.inf)):
+        ((_, data),) = gather(measured(points, metric), FitSpec(y=metric))
+        found = held_out("power_law", data, 0.1, resample(data.log_y, data.group, 200, 0))
+        assert found is not None
+        assert found["interval"][1] == 1.0 if metric == "error" else 1.0 < found["interval"][1] < most

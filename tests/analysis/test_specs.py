@@ -33,3 +33,22 @@ def test_wrong_specs_are_refused_with_the_reason(spec: dict[str, object], words:
 def test_two_variable_laws_need_their_second_variable() -> None:
     with pytest.raises(ValidationError, match="second"):
         FitSpec(form="joint", x="parameters")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"kind": "isoflop", "y": "exact_accuracy"},
+        {"kind": "heatmap", "x": "training.lr", "y": "training.batch_size", "z": "accuracy", "optimum": True},
+        {"kind": "scaling_laws", "panels": [{"experiment": "a", "show": "loss", "y": "exact_accuracy"}]},
+    ],
+)
+def test_the_best_value_is_the_lowest_of_what_is_fitted(spec: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="but its highest is the best: take error or cross_entropy"):
+        FIGURE.validate_python(spec)
+    for form in ("isoflop", "optimum"):
+        with pytest.raises(ValidationError, match="seeks the lowest accuracy"):
+            FitSpec(form=form, x="model.d_model", second="train_flops", y="accuracy")
+    assert FitSpec(form="optimum", x="training.lr", second="train_flops", y="flops_to_80")
+    shares = {"kind": "heatmap", "x": "training.lr", "y": "training.batch_size", "optimum": True}
+    assert FIGURE.validate_python(shares).fits("a")[0].y == "error"  # the accuracy's complement

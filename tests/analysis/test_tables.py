@@ -7,7 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.analysis.synthetic import experiment
+from tests.analysis.conftest import figure
+from tests.analysis.synthetic import experiment, measured
+from trm.analysis.drawing import finish
+from trm.analysis.kinds.common import Drawing, canvas
 from trm.analysis.specs import TableSpec
 from trm.analysis.tables import Table, collect, load, merge, save
 from trm.analysis.tables.collect import _finished_rows, first_reach
@@ -211,3 +214,41 @@ def test_kept_tables_hold_what_their_figures_read(
     assert keep(*changed, dirty=True)
     with pytest.raises(UserError, match=r"nowhere\.csv"):
         keep({"ema": str(tmp_path / "nowhere.csv")}, {"ema": {}}, str(tmp_path), "laptop")
+
+
+def read_at(name: str, ruler: int, sizes: tuple[int, ...]) -> Table:
+    """Runs that were all measured after 8 and 64 steps, and are read at `ruler`."""
+    points = [
+        ({"data.train_puzzles": n, "eval_steps": at, "run": f"{n}"}, {0: 0.1 + at / 100})
+        for n in sizes
+        for at in (8, 64)
+    ]
+    table = measured(points, experiment=name)
+    table.rows["point"] = table.rows["point"] // 2
+    table.rows["primary"] = table.rows["main"] = table.rows["eval_steps"] == ruler
+    table.info |= {"experiment": name, "test_steps": ruler}
+    return table
+
+
+@pytest.mark.parametrize(("rulers", "steps"), [((8, 64), 64), ((64, 8), 64), ((8, 8), 8)])
+def test_experiments_that_are_read_together_have_one_ruler(rulers: tuple[int, int], steps: int) -> None:
+    first, second = (
+        read_at(name, ruler, sizes) for name, ruler, sizes in zip("ab", rulers, ((1, 2), (2, 4)))
+    )
+    both = merge([first, second])
+    rows = both.select()
+    assert (both.info["test_steps"], set(rows["eval_steps"]), len(rows)) == (steps, {steps}, 3)
+    assert set(rows["exact_accuracy"]) == {0.1 + steps / 100}
+
+
+def test_experiments_without_a_common_ruler_say_so() -> None:
+    first, second = (read_at(name, ruler, (n,)) for name, ruler, n in (("a", 8, 1), ("b", 64, 2)))
+    for table, ruler in ((first, 8), (second, 64)):
+        table.rows = table.rows[table.rows["eval_steps"] == ruler].assign(**{"model.halt_max_steps": ruler})
+    both = merge([first, second])
+    assert both.info["test_steps"] is None
+    drawing = Drawing(canvas(4.6, 2.0)[0], both.select(), "title", "Caption.")
+    assert (
+        "as many supervision steps as each had in training"
+        in finish(drawing, figure(kind="halting"), [first, second]).caption
+    )

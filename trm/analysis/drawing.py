@@ -54,7 +54,7 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
     facts = drawing.provenance = provenance(tables, drawing.rows)
     if drawing.carried not in (None, drawing.rows["run"].nunique()):
         facts["size"] += f" ({drawing.carried} in the fit)"
-    if any(table.info.get("test_steps", 0) is None for table in tables) and _uneven(drawing.rows):
+    if _uneven(drawing.rows):
         drawing.caption += " Runs are measured after as many supervision steps as each had in training."
     lost = sum(len(table.info.get("missing", [])) for table in tables)
     if lost:
@@ -71,8 +71,9 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
 
 
 def _uneven(rows: pd.DataFrame) -> bool:
-    """Whether primary rows differ in their supervision steps at test time."""
-    return bool(rows["primary"].all() and rows["eval_steps"].nunique() > 1)
+    """Whether primary rows differ in their supervision steps at test time, each at its training depth."""
+    own = (rows["eval_steps"] == rows["model.halt_max_steps"]).all()
+    return bool(rows["primary"].all() and rows["eval_steps"].nunique() > 1 and own)
 
 
 def provenance(tables: Sequence[Table], rows: pd.DataFrame) -> dict[str, str]:

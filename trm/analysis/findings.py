@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from trm.analysis.labels import label
 from trm.analysis.words import changed, estimate, measured, noun, sentence
@@ -27,9 +27,9 @@ TOLD = 3
 Kind = Literal["difference", "interaction", "level", "power", "change", "optimum", "prediction", "price"]
 """difference: `subject` less `against`. interaction: how much that differs at `place`. level: a value alone. power: the
 exponent of a law of `subject`. change: a metric over the range `against` of `subject`, without a form; the logarithm of
-the ratio of its `ends`. optimum: the exponent of the best value of `metric` in `subject`; over the range `against`
-alone if it is no power law. prediction: what `subject` predicts, and the measured value is the first of `ends`. price:
-the value of `metric` that `subject` needs."""
+the ratio of its `ends`, or where nothing changes (no `why`) its level. optimum: the exponent of the best value of
+`metric` in `subject`; over the range `against` alone if it is no power law. prediction: what `subject` predicts, and
+the measured value is the first of `ends`. price: the value of `metric` that `subject` needs."""
 Verdict = Literal["supported", "contradicted", "undecided", "measured"]
 """supported: the interval leaves out 0 (of a prediction: holds the measured value). contradicted: a prediction whose
 interval does not. undecided: the interval holds 0, or there is none. measured: a value alone."""
@@ -76,7 +76,7 @@ class Finding:
     @property
     def excluded(self) -> float | None:
         """Of an undecided finding, the smallest effect that the interval excludes."""
-        if self.verdict != "undecided" or self.interval is None:
+        if self.verdict != "undecided" or self.interval is None or self._constant:
             return None
         return max(abs(end) for end in self.interval)
 
@@ -87,7 +87,15 @@ class Finding:
             return estimate(self.value, self.interval)
         if self.kind in ("difference", "interaction"):
             return changed(self.metric, self.value, self.interval)
+        if self.kind == "change" and self.ends and not self._constant:
+            bounds = self.interval and [math.exp(end) for end in self.interval]
+            return f"factor {estimate(math.exp(self.value), bounds)}"
         return measured(self.metric, self.value, self.interval)
+
+    @property
+    def _constant(self) -> bool:
+        """Whether it is the level of a metric that does not change."""
+        return self.kind == "change" and not self.why
 
     @property
     def text(self) -> str:
@@ -114,7 +122,7 @@ class Finding:
     def _difference(self) -> str:
         name = noun(self.metric)
         if not self.pairs:
-            return f"no seed is shared by {self.subject} and {self.against}"
+            return f"no pair of equal seeds has {name} with both {self.subject} and {self.against}"
         if self.sign:
             low, high = self.interval or (self.value, self.value)
             bounds = (low, high) if self.value > 0 else (-high, -low)
@@ -158,7 +166,7 @@ class Finding:
         name = noun(self.metric)
         if self.ends is None:
             return f"no law of {name} against {self.subject} is fitted; {self.why}"
-        if not self.why:
+        if self._constant:
             level = measured(self.metric, self.value, self.interval)
             return f"no trend of {name} is established {self.against}; the mean is {level}"
         verb = "falls" if self.ends[1] < self.ends[0] else "rises"
@@ -183,7 +191,7 @@ class Finding:
     def _price(self) -> str:
         if math.isnan(self.value):
             return f"{self.subject} is never reached by this law"
-        return f"{self.subject} needs {self.amount}"
+        return f"{self.subject} needs {self.amount}" + f"; {self.why}" * bool(self.why)
 
     @property
     def _read(self) -> str:
@@ -215,44 +223,38 @@ def side(interval: Bounds) -> Verdict:
     return "supported" if interval and (interval[0] > 0 or interval[1] < 0) else "undecided"
 
 
-def compared(
-    metric: str, pairs: Mapping[Key, tuple[pd.Series, pd.Series]], name: Callable[[Key], tuple[str, ...]]
-) -> dict[Key, Finding]:
-    """Findings on the differences of pairs of series (against, subject; index: seed), tested together. `name`: subject,
-    against and, if there are several, the place of each key."""
+class Contrast(NamedTuple):
+    """One comparison of a figure, before the correction for all of them."""
+
+    mean: Mean
+    subject: str
+    against: str
+    place: str = ""
+    ends: tuple[float, float] | None = None
+    kind: Kind = "difference"
+
+
+def contrast(left: pd.Series, right: pd.Series, subject: str, against: str, place: str = "") -> Contrast:
+    """The difference of two series (against, subject; index: seed) in pairs of seeds."""
     from trm.analysis import stats
 
-    means = {key: stats.paired(*pair) for key, pair in pairs.items()}
-    ends = {}
-    for key, (left, right) in pairs.items():
-        shared = left.index.intersection(right.index)
-        ends[key] = (float(left.loc[shared].mean()), float(right.loc[shared].mean()))
-    return significant(metric, means, name, ends)
+    before, after = stats.shared(left, right)
+    ends = (float(before.mean()), float(after.mean())) if len(before) else (math.nan, math.nan)
+    return Contrast(stats.mean(after - before), subject, against, place, ends)
 
 
-def significant(
-    metric: str,
-    means: Mapping[Key, Mean],
-    name: Callable[[Key], tuple[str, ...]],
-    ends: Mapping[Key, tuple[float, float]] | None = None,
-    kind: Kind = "difference",
-) -> dict[Key, Finding]:
-    """Findings on mean differences, with p values adjusted together by Holm's method."""
+def compared(metric: str, contrasts: Mapping[Key, Contrast]) -> dict[Key, Finding]:
+    """Findings on all comparisons of a figure, whose p values are adjusted together by Holm's method: also those that
+    are not shown, where the results choose."""
     from trm.analysis.stats import holm
 
     found = {}
-    for (key, mean), p in zip(means.items(), holm([mean.p for mean in means.values()])):
-        subject, against, *place = name(key)
+    adjusted = holm([item.mean.p for item in contrasts.values()])
+    for (key, (mean, subject, against, place, ends, kind)), p in zip(contrasts.items(), adjusted):
         sure = p is not None and p < ALPHA
-        more: dict[str, Any] = {
-            "ends": (ends or {}).get(key),
-            "place": "".join(place),
-            "pairs": mean.n,
-            "p": p,
-        }
-        if mean.sign and not sure:
-            more["why"] = "not after correction for several comparisons"
         verdict: Verdict = "supported" if sure else "undecided"
+        why = "not after correction for several comparisons" if mean.sign and not sure else ""
+        more: dict[str, Any] = {"place": place, "why": why, "ends": ends, "pairs": mean.n, "p": p}
         found[key] = Finding(kind, metric, subject, against, mean.value, mean.bounds, verdict, **more)
     return found
 

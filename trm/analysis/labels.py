@@ -25,6 +25,8 @@ class Label:
     """Written in binary units: KiB, MiB, GiB."""
     percent: bool = False
     """Shares of one, written in per cent."""
+    lower: bool = False
+    """Whether a smaller value is the better one."""
 
     @property
     def axis(self) -> str:
@@ -34,24 +36,26 @@ class Label:
 
 
 METRICS: dict[str, Label] = {
-    "error": Label("error on unseen puzzles", log=True, percent=True, symbol="e"),
+    "error": Label("error on unseen puzzles", log=True, percent=True, symbol="e", lower=True),
     "exact_accuracy": Label("exact accuracy on unseen puzzles", percent=True),
-    "cross_entropy": Label("test cross entropy", "nats per cell", log=True, symbol="H"),
+    "cross_entropy": Label("test cross entropy", "nats per cell", log=True, symbol="H", lower=True),
     "accuracy": Label("cell accuracy on unseen puzzles", percent=True),
     "blank_accuracy": Label("accuracy on blank cells", percent=True),
     "validation_exact_accuracy": Label("exact accuracy on validation puzzles", percent=True),
-    "validation_cross_entropy": Label("validation cross entropy", "nats per cell", log=True, symbol="H"),
+    "validation_cross_entropy": Label(
+        "validation cross entropy", "nats per cell", log=True, symbol="H", lower=True
+    ),
     "train_exact_accuracy": Label("exact accuracy on training puzzles", percent=True),
-    "train_test_gap": Label("gap between training and unseen puzzles", "percentage points"),
-    "mean_steps": Label("mean supervision steps", "steps"),
-    "wall_seconds": Label("training time", "s", log=True),
+    "train_test_gap": Label("gap between training and unseen puzzles", "percentage points", lower=True),
+    "mean_steps": Label("mean supervision steps", "steps", lower=True),
+    "wall_seconds": Label("training time", "s", log=True, lower=True),
     "rows_per_second": Label("training throughput", "puzzles/s", log=True),
     "flops_per_second": Label("training speed", "FLOP/s", log=True),
-    "peak_memory_bytes": Label("peak memory", "bytes", log=True, binary=True),
+    "peak_memory_bytes": Label("peak memory", "bytes", log=True, binary=True, lower=True),
     "utilisation": Label("share of the device's peak speed", percent=True),
     "eval_puzzles_per_second": Label("test throughput", "puzzles/s", log=True),
-    "loss_variance": Label("variance of the training loss, last tenth", log=True),
-    "grad_norm_variance": Label("variance of the gradient norm, last tenth", log=True),
+    "loss_variance": Label("variance of the training loss, last tenth", log=True, lower=True),
+    "grad_norm_variance": Label("variance of the gradient norm, last tenth", log=True, lower=True),
 }
 """Measured quantities: the y axis."""
 TARGETS = (80, 85)
@@ -63,7 +67,7 @@ for _target in TARGETS:
         ("flops", "training compute", "FLOPs"),
     ):
         _words = f"{_name} to {_target} % validation accuracy"
-        METRICS[f"{_key}_to_{_target}"] = Label(_words, _unit, log=True)
+        METRICS[f"{_key}_to_{_target}"] = Label(_words, _unit, log=True, lower=True)
 
 DERIVED: dict[str, Label] = {
     "parameters": Label("parameters", log=True, symbol="N"),
@@ -167,11 +171,6 @@ FORM_NAMES = {
 def config_keys() -> tuple[str, ...]:
     """Every `section.field` of the study's schema that a figure may show."""
     return tuple(f"{name}.{field}" for name, section in SECTIONS.items() for field in section.model_fields)
-
-
-def lower_is_better(metric: str) -> bool:
-    """Whether a smaller value of the metric is the better one."""
-    return "error" in metric or "entropy" in metric or metric.endswith(("seconds", "bytes", "variance"))
 
 
 def label(column: str) -> Label:

@@ -7,7 +7,7 @@ from typing import Any
 from trm.analysis.findings import Bounds, Finding, Verdict, side
 from trm.analysis.labels import label
 from trm.analysis.specs import VARIABLES
-from trm.analysis.words import estimate, goal, measured, noun, number, setting_in_words
+from trm.analysis.words import estimate, goal, measured, noun, number, percent, setting_in_words
 
 Fit = Mapping[str, Any]
 """The content of a fit.json."""
@@ -82,13 +82,20 @@ def law_findings(group: Group, x: str, y: str = "error", where: str = "") -> lis
     if out := form.get("held_out"):
         found.append(predicted(y, out, where))
     if target := form.get("target"):
-        bounds = target.get("interval") or (None, None)
-        cost = math.nan if target["x"] is None else target["x"]
-        known = None if None in bounds else tuple(bounds)
-        found.append(
-            Finding("price", x, f"{goal(target['accuracy'])} accuracy", "", cost, known, "measured", where)
-        )
+        found.append(_price(x, target, where))
     return found
+
+
+def _price(x: str, target: Mapping[str, Any], where: str) -> Finding:
+    """What a target accuracy costs. A bound that is None is infinite: that share of the refits never reaches it."""
+    cost = math.nan if target["x"] is None else target["x"]
+    low, high = (math.inf if end is None else end for end in target.get("interval") or (None, None))
+    bounds = (low, high) if math.isfinite(low) else None
+    open_end = bounds is not None and math.isinf(high)
+    why = f"{percent(target['never_share'])} of the refits never reach it" if open_end else ""
+    return Finding(
+        "price", x, f"{goal(target['accuracy'])} accuracy", "", cost, bounds, "measured", where, why
+    )
 
 
 def predicted(y: str, out: Mapping[str, Any], where: str = "") -> Finding:
@@ -104,11 +111,14 @@ def predicted(y: str, out: Mapping[str, Any], where: str = "") -> Finding:
 
 def _fall(group: Group) -> tuple[float, Bounds, Verdict]:
     """Logarithm of the ratio of the ends, with the pooled seed spread as its noise."""
+    from trm.analysis.stats import student
+
     means, spread = group["means"], group.get("seed_spread")
     value = math.log(means["y"][-1] / means["y"][0])
     if not spread or len(means["x"]) > 1:
         return value, None, "undecided"
-    half = 2.2 * spread * (1 / means["seeds"][0] + 1 / means["seeds"][-1]) ** 0.5
+    seeds = means["seeds"]
+    half = student(sum(seeds) - len(seeds)) * spread * (1 / seeds[0] + 1 / seeds[-1]) ** 0.5
     bounds = (value - half, value + half)
     return value, bounds, side(bounds)
 

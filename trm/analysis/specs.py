@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from trm.analysis.labels import DERIVED, METRICS, config_keys
+from trm.analysis.labels import DERIVED, METRICS, config_keys, label
 from trm.study.merge import nearest
 from trm.study.reading import NO_FORMULA
 
@@ -44,6 +44,18 @@ def _known(what: str, names: tuple[str, ...]) -> AfterValidator:
 _COLUMNS = (*DERIVED, *config_keys(), *METRICS)
 Column = Annotated[str, _known("column", _COLUMNS)]
 Metric = Annotated[str, _known("metric", tuple(METRICS))]
+
+
+def minimised(metric: str) -> str:
+    """The metric, whose lowest value is the best. ValueError: its highest is."""
+    if label(metric).lower:
+        return metric
+    raise ValueError(
+        f"a fit of the best value seeks the lowest {metric}, but its highest is the best: take error or cross_entropy"
+    )
+
+
+Minimised = Annotated[Metric, AfterValidator(minimised)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Where = dict[Annotated[str, _known("column", (*_COLUMNS, "policy", "split", "restarts", "seed"))], Scalar]
 
@@ -87,6 +99,8 @@ class FitSpec(Spec):
     def _second(self) -> FitSpec:
         if self.form in (*VARIABLES, "optimum", "isoflop") and not self.second:
             raise ValueError(f"form={self.form} needs `second`, its second variable")
+        if self.form in ("optimum", "isoflop"):
+            minimised(self.y)
         return self
 
 
@@ -200,7 +214,7 @@ class Check(Spec):
 
     metric: Metric = "exact_accuracy"
     where: Where = {}
-    """Rows of the experiment."""
+    """Rows of the experiment; of a law, those that its fit names."""
     than: Where | None = None
     """Rows that those of `where` are predicted to beat, in pairs of seeds."""
     above: float | None = None

@@ -34,14 +34,17 @@ class Mean:
         if self.bounds is None or self.n < 2:
             return None
         half = self.bounds[1] - self.value
-        return float(
-            2 * stats.t.sf(abs(self.value) / half * stats.t.ppf(0.5 + LEVEL / 2, self.n - 1), self.n - 1)
-        )
+        return float(2 * stats.t.sf(abs(self.value) / half * student(self.n - 1), self.n - 1))
 
     def clipped(self, low: float, high: float) -> Mean:
         """The estimate with its interval cut to [low, high], the range of the quantity."""
         bounds = self.bounds and (max(low, self.bounds[0]), min(high, self.bounds[1]))
         return Mean(self.value, bounds, self.n)
+
+
+def student(freedom: int) -> float:
+    """Student's quantile of the two-sided interval, for so many degrees of freedom."""
+    return float(stats.t.ppf(0.5 + LEVEL / 2, freedom))
 
 
 def mean(values: np.ndarray | pd.Series | list[float]) -> Mean:
@@ -53,7 +56,7 @@ def mean(values: np.ndarray | pd.Series | list[float]) -> Mean:
     centre = float(data.mean()) if n else float("nan")
     if n < 2 or np.ptp(data) <= 1e-12 * max(1.0, abs(centre)):
         return Mean(centre, None, n)
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1) * data.std(ddof=1) / np.sqrt(n))
+    half = float(student(n - 1) * data.std(ddof=1) / np.sqrt(n))
     return Mean(centre, (centre - half, centre + half), n)
 
 
@@ -106,7 +109,7 @@ def pooled_log_intervals(values: np.ndarray, group: np.ndarray, most: float = np
         centre = float(np.exp(own.mean()))
         bounds = None
         if spread is not None:
-            factor = stats.t.ppf(0.5 + LEVEL / 2, len(logs) - len(keys)) * spread
+            factor = student(len(logs) - len(keys)) * spread
             ratio = float(np.exp(factor / np.sqrt(len(own))))
             bounds = (centre / ratio, min(centre * ratio, most))
         result[key] = Mean(centre, bounds, len(own))
@@ -124,20 +127,20 @@ def wilson(correct: float, total: float) -> tuple[float, float]:
 
 def paired(left: pd.Series, right: pd.Series) -> Mean:
     """Mean of right - left over the seeds that both have. Index of both: seed."""
-    before, after = _shared(left, right)
+    before, after = shared(left, right)
     return mean(after - before)
 
 
 def interaction(a: pd.Series, b: pd.Series, c: pd.Series, d: pd.Series) -> Mean:
     """(d - c) - (b - a) over shared seeds: does the effect b - a change elsewhere? Index: seed."""
-    before, after, other_before, other_after = _shared(a, b, c, d)
+    before, after, other_before, other_after = shared(a, b, c, d)
     return mean((other_after - other_before) - (after - before))
 
 
-def _shared(*series: pd.Series) -> np.ndarray:
+def shared(*series: pd.Series) -> np.ndarray:
     """Values [series, seed] of the seeds that all have."""
     means = [part.groupby(level=0).mean() for part in series]
-    return pd.concat(means, axis=1, join="inner").to_numpy(float).T
+    return pd.concat(means, axis=1, join="inner").dropna().to_numpy(float).T
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
@@ -151,19 +154,19 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def detectable(differences: Sequence[Mean], power: float = 0.8) -> float | None:
+def detectable(differences: Sequence[Mean], tests: int = 0, power: float = 0.8) -> float | None:
     """The smallest true difference that the typical comparison would have shown with probability `power`.
 
     By the noncentral t distribution of n - 1 degrees. The standard deviation of paired differences is pooled over the
-    comparisons, and alpha is divided by their number (Bonferroni, stricter than Holm's method). None: no comparison has
-    two unlike pairs.
+    comparisons, and alpha is divided by their number, or by `tests` if others are tested with them (Bonferroni,
+    stricter than Holm's method). None: no comparison has two unlike pairs.
     """
     known = [(item.n, item.bounds[1] - item.value) for item in differences if item.n > 1 and item.bounds]
     if not known:
         return None
     n = min(n for n, _ in known)
-    errors = [half / stats.t.ppf(0.5 + LEVEL / 2, n - 1) for n, half in known]
-    limit = stats.t.ppf(1 - (1 - LEVEL) / len(known) / 2, n - 1)
+    errors = [half / student(n - 1) for n, half in known]
+    limit = stats.t.ppf(1 - (1 - LEVEL) / max(tests, len(known)) / 2, n - 1)
     size = optimize.brentq(lambda at: stats.nct.sf(limit, n - 1, at) - power, 0.0, 10 * limit + 10)
     return float(size * np.sqrt(np.mean(np.square(errors))))
 

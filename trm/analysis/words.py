@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trm.analysis.labels import label
@@ -66,7 +66,7 @@ def points(
 
 def estimate(value: float, bounds: Sequence[float | None] | None = None) -> str:
     """Two significant digits; the interval has the decimals of the value: `1.7 [1.5, 2.0]`, `82 [58, 111]`."""
-    known = [abs(bound) for bound in bounds or () if bound is not None]
+    known = [abs(bound) for bound in bounds or () if bound is not None and math.isfinite(bound)]
     if not known or not 1e-3 <= abs(value) < 1e6 or max(known) >= 1e7:
         return number(value, 2) + interval(bounds)
     places = max(0, 1 - math.floor(math.log10(abs(value))))
@@ -74,12 +74,23 @@ def estimate(value: float, bounds: Sequence[float | None] | None = None) -> str:
 
 
 def _bracket(bounds: Sequence[float | None] | None, scale: float, places: int) -> str:
-    """` [low, high]`; nothing without an interval, or if it has no width at these decimals. A bound of 10 and more
-    has at most one decimal."""
-    if bounds is None or any(bound is None or not math.isfinite(bound) for bound in bounds):
-        return ""
-    ends = [scale * float(bound or 0) for bound in bounds]
-    low, high = (_true_minus(f"{end:,.{min(places, 1) if abs(end) >= 10 else places}f}") for end in ends)
+    """`_ends` with fixed decimals; a bound of 10 and more has at most one."""
+
+    def written(end: float) -> str:
+        return _true_minus(f"{scale * end:,.{min(places, 1) if abs(scale * end) >= 10 else places}f}")
+
+    return _ends(bounds, written)
+
+
+def _ends(bounds: Sequence[float | None] | None, written: Callable[[float], str]) -> str:
+    """` [low, high]`; ` (at least low)` or ` (at most high)` where the other end is open; nothing without an interval,
+    or if it has no width as written."""
+    low, high = (
+        None if bound is None or not math.isfinite(bound) else written(float(bound))
+        for bound in bounds or (None, None)
+    )
+    if low is None or high is None:
+        return f" (at least {low})" if low else f" (at most {high})" if high else ""
     return f" [{low}, {high}]" if low != high else ""
 
 
@@ -148,10 +159,8 @@ def memory(size: float | None, digits: int = 3) -> str:
 
 
 def interval(bounds: Sequence[float | None] | None, digits: int = 2) -> str:
-    """` [low, high]` with a leading space; nothing where there is no interval."""
-    if bounds is None or any(bound is None or not math.isfinite(bound) for bound in bounds):
-        return ""
-    return f" [{', '.join(number(bound, digits) for bound in bounds)}]"
+    """`_ends` with significant digits."""
+    return _ends(bounds, lambda end: number(end, digits))
 
 
 def value_name(value: Any, column: str = "") -> str:

@@ -114,7 +114,7 @@ def _finding(rows: Sequence[Row], words: list[str]) -> str:
 
 
 def _bare(amount: str, end: str) -> str:
-    return re.sub(r" \[[^\]]*\]", "", amount) if end else amount
+    return re.sub(r" (\[[^\]]*\]|\(at (least|most) [^)]*\))", "", amount) if end else amount
 
 
 def _cell(table: Table, words: list[str]) -> str:
@@ -126,13 +126,16 @@ def _cell(table: Table, words: list[str]) -> str:
     if at == len(cells):
         found = mean_of(first, metric, float(_seeds(table, "puzzles", cells).iloc[0]))
         return measured(metric, found.value, None if bare else found.bounds)
-    found = paired(_seeds(table, metric, cells[at + 1 :]), first)
+    found = paired(*table.sides(metric, _where(cells[at + 1 :]), _where(cells[:at]))[0])
     return changed(metric, found.value, None if bare else found.bounds)
 
 
+def _where(cells: list[str]) -> dict[str, object]:
+    return {key: yaml.safe_load(value) for key, _, value in (cell.partition("=") for cell in cells)}
+
+
 def _seeds(table: Table, metric: str, cells: list[str]) -> pd.Series:
-    where = {key: yaml.safe_load(value) for key, _, value in (cell.partition("=") for cell in cells)}
-    found = table.by_seed(where, metric)
+    found = table.by_seed(_where(cells), metric)
     if found.empty:
         raise UserError(f"no row of {table.experiment} has {' '.join(cells)}")
     return found

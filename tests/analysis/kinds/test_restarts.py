@@ -1,5 +1,7 @@
 """`restarts`: what a few attempts predict of all of them."""
 
+from math import comb
+
 import numpy as np
 import pytest
 
@@ -52,3 +54,17 @@ def test_the_rival_solves_the_same_share_of_the_rest_at_every_doubling() -> None
     """One attempt solves 1/2 and two 3/4: half of the rest; so four solve 7/8 and eight 15/16."""
     assert same_share(np.array([1.0, 2, 1]), 8) == pytest.approx(15 / 16)
     assert Attempts(0.5, 1e-5).solved(np.array([3.0]))[0] == pytest.approx(7 / 8, abs=1e-3)
+
+
+@pytest.mark.parametrize("attempts", range(2, 9))
+def test_the_rival_takes_even_and_odd_numbers_of_attempts(attempts: int) -> None:
+    """Where every doubling solves a fifth of the rest, by inclusion and exclusion over those that fail."""
+
+    def unsolved(k: int) -> float:
+        return 0.6 * 0.8 ** np.log2(k) if k else 1.0
+
+    counts = [
+        comb(attempts, j) * sum((-1) ** i * comb(j, i) * unsolved(attempts - j + i) for i in range(j + 1))
+        for j in range(attempts + 1)
+    ]
+    assert 1 - same_share(np.array(counts), 32) == pytest.approx(0.6 * 0.8**5)

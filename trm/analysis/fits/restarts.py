@@ -124,7 +124,8 @@ def any_of(counts: Array) -> Array:
 
 
 def same_share(counts: Array, attempts: int) -> float:
-    """The rival, with nothing fitted: every doubling solves the same share of the rest as the last one of K did."""
+    """The rival, with nothing fitted: every doubling solves the same share of the rest as from K // 2 to K attempts."""
     solved, most = any_of(counts), len(counts) - 1
-    left = (1 - solved[-1]) / max(1 - solved[most // 2 - 1], 1e-12)
-    return float(1 - (1 - solved[-1]) * left ** np.log2(attempts / most))
+    half = most // 2
+    left = (1 - solved[-1]) / max(1 - solved[half - 1], 1e-12)
+    return float(1 - (1 - solved[-1]) * left ** (np.log(attempts / most) / np.log(most / half)))

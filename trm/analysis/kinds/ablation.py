@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.findings import Finding, compared, significant
+from trm.analysis.findings import Contrast, compared, contrast
 from trm.analysis.kinds.restarts import attempts_of
 from trm.analysis.labels import label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
@@ -54,34 +55,32 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows = _comparable(rows, spec.hue, spec.x)
     values = common.ordered(rows[spec.x])
     baseline = baseline_of(spec, values, table.info.get("recipe") or {})
-    parts = common.groups(rows, spec.hue)
+    alike = {hue: table.alike(part, spec.x) for hue, part in common.groups(rows, spec.hue).items()}
+    parts = {hue: part for hue, (part, _) in alike.items()}
     shades = common.colours(list(parts))
     extra = [name for name in spec.second if rows[name].notna().any()]
     height = max(1.7, 0.9 + (0.26 + 0.16 * len(parts)) * len(values))
     figure, axes = common.canvas(common.TWO, height, 1, 2 + len(extra), sharey=True)
-    pairs: dict[tuple[Any, Any], tuple[pd.Series, pd.Series]] = {}
+    base_name, chosen = setting_in_words(spec.x, baseline), attempts_of(spec.where)
+    contrasts: dict[tuple[Any, ...], Contrast] = {}
     shifts = {hue: (index - (len(parts) - 1) / 2) * 0.62 / len(parts) for index, hue in enumerate(parts)}
     for hue, part in parts.items():
         series = {value: by_seed(part, spec, value) for value in values}
+        place = listed([*filter(None, [chosen, spec.hue and setting_in_words(spec.hue, hue)])])
         for row, value in enumerate(values):
             here = part[common.is_value(part[spec.x], value)]
             for axis, name in zip((axes[0, 0], *axes[0, 2:]), (spec.y, *extra)):
                 _values(axis, row + shifts[hue], here, name, shades[hue])
             if value != baseline and len(series[value]):
-                pairs[hue, value] = (series[baseline], series[value])
+                names = setting_in_words(spec.x, value), base_name, place
+                contrasts[hue, value] = contrast(series[baseline], series[value], *names)
         axes[0, 1].plot(0, values.index(baseline) + shifts[hue], "|", color=shades[hue], markersize=8)
-    base_name = setting_in_words(spec.x, baseline)
-    chosen = attempts_of(spec.where)
-    where = {
-        hue: listed([*filter(None, [chosen, spec.hue and setting_in_words(spec.hue, hue)])]) for hue in parts
-    }
-    names = {(hue, value): (setting_in_words(spec.x, value), base_name, where[hue]) for hue, value in pairs}
-    found = compared(spec.y, pairs, names.__getitem__)
-    for (hue, value), change in found.items():
-        if change.pairs:
-            at, mean = values.index(value) + shifts[hue], stats.paired(*pairs[hue, value])
+    found = compared(spec.y, contrasts | interactions(table, parts, spec, values, baseline))
+    for (hue, value), item in contrasts.items():
+        if item.mean.n:
+            at, mean = values.index(value) + shifts[hue], item.mean
             mean = mean.clipped(-1.0, 1.0) if label(spec.y).percent else mean
-            mark: dict[str, Any] = {"summary": mean, "hollow": not change.sign, "sideways": True}
+            mark: dict[str, Any] = {"summary": mean, "hollow": not found[hue, value].sign, "sideways": True}
             common.seed_marks(axes[0, 1], at, [mean.value], shades[hue], **mark)
     _dress(axes[0], spec, extra, values, rows)
     low, high = axes[0, 1].get_xlim()
@@ -89,8 +88,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     spot = (0, values.index(baseline) - 0.31)
     common.note(axes[0, 1], "baseline", spot, (3 if side == "left" else -3, 1), ha=side)
     common.hue_legend(figure, spec.hue, shades, marker="o")
-    raw = [stats.paired(*pair) for pair in pairs.values()]
-    detectable = stats.detectable(raw)
+    raw = [item.mean for item in contrasts.values()]
+    remarks = [power(raw, stats.detectable(raw, len(found)), spec.y), unmatched(parts, spec.x, values)]
+    remarks += [unreached(table, spec), *dict.fromkeys(lost for _, lost in alike.values())]
     return common.Drawing(
         figure,
         rows,
@@ -99,8 +99,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             f"Left: seeds faint, means strong. Right: paired difference from {base_name}, filled where "
             "it is significant at 5 % after Holm's correction."
         ),
-        findings=[*found.values(), *interactions(parts, spec, values, baseline)],
-        remarks=f"{power(raw, detectable, spec.y)} {unmatched(parts, spec.x, values)}"
+        findings=list(found.values()),
+        remarks=" ".join(filter(None, remarks))
         if found
         else f"Only {base_name} was measured: nothing to compare.",
     )
@@ -128,6 +128,20 @@ def unmatched(parts: Mapping[Any, pd.DataFrame], x: str, values: Sequence[Any]) 
     if not found:
         return ""
     return f"Training compute is not matched: {number(min(found), 2)} to {number(max(found), 2)} FLOPs a run."
+
+
+def unreached(table: Table, spec: Spec) -> str:
+    """With which values some runs never reach the target, so that they are in no pair."""
+    if "_to_" not in spec.y:
+        return ""
+    rows = table.select(spec.where, [spec.x])
+    counts = rows[spec.y].isna().groupby(rows[spec.x], dropna=False, sort=False).agg(["sum", "size"])
+    named = [
+        f"{setting_in_words(spec.x, value)} ({lost} of {size})"
+        for value, lost, size in counts.itertuples()
+        if lost
+    ]
+    return f"Left out are runs that never reach the target: {listed(named)}." if named else ""
 
 
 def _comparable(rows: pd.DataFrame, hue: str, x: str) -> pd.DataFrame:
@@ -163,29 +177,29 @@ def by_seed(rows: pd.DataFrame, spec: Spec, value: Any) -> pd.Series:
 
 
 def interactions(
-    parts: Mapping[Any, pd.DataFrame], spec: Spec, values: list[Any], baseline: Any
-) -> list[Finding]:
-    """Does each effect at the first hue value hold at the others?"""
+    table: Table, parts: Mapping[Any, pd.DataFrame], spec: Spec, values: list[Any], baseline: Any
+) -> dict[tuple[Any, ...], Contrast]:
+    """Does each effect at the first hue value hold at the others, at the points that both have?"""
     first, *others = parts
-    means: dict[tuple[Any, Any], stats.Mean] = {}
-    for hue in others:
-        for value in values:
-            series = [by_seed(parts[at], spec, level) for at in (first, hue) for level in (baseline, value)]
-            if value != baseline and min(map(len, series)):
-                means[hue, value] = stats.interaction(*series)
-    names = {
-        key: (
-            setting_in_words(spec.x, key[1]),
-            setting_in_words(spec.hue or "", first),
-            setting_in_words(spec.hue or "", key[0]),
-        )
-        for key in means
-    }
-    return list(significant(spec.y, means, names.__getitem__, kind="interaction").values())
+    found: dict[tuple[Any, ...], Contrast] = {}
+    for hue, value in product(others, values):
+        rows = pd.concat([parts[first], parts[hue]])
+        try:
+            both = common.groups(table.alike(rows, str(spec.hue), spec.x)[0], spec.hue)
+        except UserError:
+            continue
+        series = [by_seed(both[at], spec, level) for at in (first, hue) for level in (baseline, value)]
+        if value != baseline and min(map(len, series)):
+            against, place = (setting_in_words(str(spec.hue), at) for at in (first, hue))
+            names = setting_in_words(spec.x, value), against, place
+            found["interaction", hue, value] = Contrast(
+                stats.interaction(*series), *names, kind="interaction"
+            )
+    return found
 
 
 def _values(axes: Axes, at: float, rows: pd.DataFrame, name: str, colour: str) -> None:
-    data = rows[name].dropna().to_numpy(float)
+    data = rows.groupby("seed")[name].mean().dropna().to_numpy(float)  # points that a seed has in common
     if len(data):
         summary = common.mean_of(data, name, float(rows["puzzles"].iloc[0]))
         common.seed_marks(axes, at, data, colour, seeds_at=at + 0.09, summary=summary, sideways=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.findings import Finding, compared
+from trm.analysis.findings import Finding, compared, contrast
 from trm.analysis.labels import label
 from trm.analysis.laws import law_findings
 from trm.analysis.lazy import Axes, Table, common, np, pd
@@ -105,7 +105,7 @@ def gains(rows: pd.DataFrame, where: str = "") -> list[Finding]:
     if not len(base):
         return []
     left, price = base.groupby("seed")["exact_accuracy"].mean(), float(base["flops_per_puzzle"].mean())
-    pairs, costs = {}, {}
+    contrasts, costs = {}, {}
     for policy in POLICIES:
         settings = summarise(rows, policy)
         if not len(settings):
@@ -115,13 +115,11 @@ def gains(rows: pd.DataFrame, where: str = "") -> list[Finding]:
         here = rows[same & (rows["policy"] == policy)].groupby("seed")["exact_accuracy"].mean()
         if policy == "fixed" and top["flops"] == price:
             continue
-        pairs[policy] = (left, here)
+        contrasts[policy] = contrast(left, here, POLICIES[policy][0], "the steps of training", where)
         costs[policy] = f"{', ' if where else ''}{number(top['flops'] / price, 2)} times the compute"
-    names = {policy: (POLICIES[policy][0], "the steps of training", where) for policy in pairs}
-    made = compared("exact_accuracy", pairs, names.__getitem__)
     return [
         replace(found, place=found.place + costs[policy], counts=policy in RUNNABLE and found.sign >= 0)
-        for policy, found in made.items()
+        for policy, found in compared("exact_accuracy", contrasts).items()
     ]
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.findings import Finding, compared
+from pydantic import model_validator
+
+from trm.analysis.findings import Contrast, Finding, compared, contrast
 from trm.analysis.kinds import isoflop
-from trm.analysis.labels import label, lower_is_better
+from trm.analysis.labels import label
 from trm.analysis.laws import findings_of_fit
 from trm.analysis.lazy import Axes, Table, common, mpl, np, pd
-from trm.analysis.specs import Column, Figure, FitSpec, Metric
+from trm.analysis.specs import Column, Figure, FitSpec, Metric, minimised
 from trm.analysis.words import noun, number, sentence, setting_in_words, value_name
 
 TUNED = "training.lr"
@@ -34,36 +37,39 @@ class Spec(Figure):
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
         if not self.optimum:
             return ()
-        y = "error" if self.z == "exact_accuracy" else self.z
-        best = FitSpec(
-            experiments=(experiment,), form="optimum", x=self.x, second=self.y, y=y, where=self.where
-        )
-        return (best,)
+        keys: dict[str, Any] = {"x": self.x, "second": self.y, "y": self._fitted, "where": self.where}
+        return (FitSpec(experiments=(experiment,), form="optimum", **keys),)
+
+    @property
+    def _fitted(self) -> str:
+        return "error" if self.z == "exact_accuracy" else self.z
+
+    @model_validator(mode="after")
+    def _lowest(self) -> Spec:
+        if self.optimum:
+            minimised(self._fitted)
+        return self
 
 
-def best_of(rows: pd.DataFrame, spec: Spec, where: str = "") -> list[Finding]:
-    """The best cell against all others; beside learning rates, only the best of each row or column."""
-    groups = rows.groupby([spec.x, spec.y], dropna=False, sort=True)
-    cells = {at: part.groupby("seed")[spec.z].mean() for at, part in groups}
-    ranked: list[Any] = sorted(cells, key=lambda at: cells[at].mean(), reverse=lower_is_better(spec.z))
-    if TUNED in (spec.x, spec.y):
-        tuned = {at[spec.x == TUNED]: at for at in ranked}
-        ranked = [at for at in ranked if at in tuned.values()]
-    *others, best = ranked
-
-    def named(at: Any) -> str:
-        return f"{setting_in_words(spec.x, at[0])} and {setting_in_words(spec.y, at[1])}"
-
-    pairs = {at: (cells[best], cells[at]) for at in others}
-    names = {
-        at: (
-            named(at),
-            f"the best pair ({value_name(best[0], spec.x)}/{value_name(best[1], spec.y)})",
-            where,
-        )
-        for at in others
-    }
-    return list(compared(spec.z, pairs, names.__getitem__).values())
+def best_of(parts: Mapping[Any, pd.DataFrame], spec: Spec) -> list[Finding]:
+    """The best cell of each map against its others; beside learning rates, only the best of each row or column. Tested
+    are all pairs of cells, as the results choose the best. parts: hue -> rows."""
+    contrasts: dict[Any, Contrast] = {}
+    shown: list[Any] = []
+    for hue, rows in parts.items():
+        groups = rows.groupby([spec.x, spec.y], dropna=False, sort=True)
+        cells = {at: part.groupby("seed")[spec.z].mean() for at, part in groups}
+        ranked: list[Any] = sorted(cells, key=lambda at: cells[at].mean(), reverse=label(spec.z).lower)
+        best = ranked[-1]
+        against = f"the best pair ({value_name(best[0], spec.x)}/{value_name(best[1], spec.y)})"
+        where = setting_in_words(spec.hue, hue) if spec.hue else ""
+        for worse, better in combinations(ranked, 2):
+            subject = f"{setting_in_words(spec.x, worse[0])} and {setting_in_words(spec.y, worse[1])}"
+            contrasts[hue, worse, better] = contrast(cells[better], cells[worse], subject, against, where)
+        tuned = {at[spec.x == TUNED] if TUNED in (spec.x, spec.y) else at: at for at in ranked}
+        shown += [(hue, at, best) for at in ranked[:-1] if at in tuned.values()]
+    found = compared(spec.z, contrasts)
+    return [found[key] for key in shown]
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -71,7 +77,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     table = tables[0]
     spec = common.with_hue(spec, table, spec.x, spec.y)
     rows = common.rows_of(table, spec.where, spec.z, spec.x, spec.y, spec.hue)
-    parts = common.groups(rows, spec.hue)
+    alike = {hue: table.alike(part, spec.x, spec.y) for hue, part in common.groups(rows, spec.hue).items()}
+    parts = {hue: part for hue, (part, _) in alike.items()}
     xs, ys = common.ordered(rows[spec.x]), common.ordered(rows[spec.y])
     found = spec.fits(table.experiment)
     fit = common.fit_of(fits, found[0]) if found else None
@@ -97,11 +104,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     if label(spec.z).percent:  # of shares
         bar.formatter = mpl.ticker.FuncFormatter(lambda value, _: f"{100 * value:.3g}")
     bar.update_ticks()
-    findings = [
-        finding
-        for hue, part in parts.items()
-        for finding in best_of(part, spec, setting_in_words(spec.hue, hue) if spec.hue else "")
-    ]
+    findings = best_of(parts, spec)
     caption = "Each cell: mean over seeds ± half of its 95 % interval. The colours span the means."
     if fit:
         isoflop.growth(axes[0, -1], fit["groups"][0], "x", spec.x, spec.y)
@@ -114,6 +117,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title=sentence(f"{noun(spec.z)} by {noun(spec.x)} and {noun(spec.y)}"),
         caption=caption,
         findings=findings,
+        remarks=" ".join(dict.fromkeys(lost for _, lost in alike.values())),
     )
 
 
@@ -133,7 +137,7 @@ def _cells(rows: pd.DataFrame, spec: Spec, xs: list[Any], ys: list[Any]) -> tupl
         for j, x in enumerate(xs):
             here = rows[common.is_value(rows[spec.x], x) & common.is_value(rows[spec.y], y)]
             puzzles = float(here["puzzles"].iloc[0]) if len(here) else 0.0
-            summary = common.mean_of(here[spec.z], spec.z, puzzles)
+            summary = common.mean_of(here.groupby("seed")[spec.z].mean(), spec.z, puzzles)
             centre[i, j] = summary.value
             if summary.bounds:
                 half[i, j] = (summary.bounds[1] - summary.bounds[0]) / 2
@@ -164,7 +168,7 @@ def _map(
         centre,
         ax=axes,
         norm=norm,
-        cmap="cividis_r" if lower_is_better(spec.z) else "cividis",
+        cmap="cividis_r" if label(spec.z).lower else "cividis",
         annot=texts,
         fmt="",
         annot_kws=size,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from trm.analysis.labels import label
 from trm.analysis.laws import findings_of_fit, followed
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
-from trm.analysis.specs import SAME, Column, Figure, FitSpec, Metric
+from trm.analysis.specs import SAME, Column, Figure, FitSpec, Minimised
 from trm.analysis.words import SYMBOLS, compact, noun, sentence
 
 BUDGET = "train_flops"
@@ -30,7 +30,7 @@ class Spec(Figure):
     """What is spent more or less of at equal compute."""
     equal: Column = BUDGET
     """What the runs of a curve have in common."""
-    y: Metric = "cross_entropy"
+    y: Minimised = "cross_entropy"
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
         keys: dict[str, Any] = {"x": self.best, "second": self.equal, "y": self.y, "where": self.where}

@@ -14,7 +14,7 @@ from trm.analysis.kinds import isoflop, restarts
 from trm.analysis.labels import Label, label
 from trm.analysis.laws import findings_of_fit
 from trm.analysis.lazy import Axes, Table, common, np, pd
-from trm.analysis.specs import Column, Figure, FitSpec, Metric, Where
+from trm.analysis.specs import Column, Figure, FitSpec, Minimised, Where
 from trm.analysis.specs import Spec as Strict
 from trm.analysis.words import estimate, noun
 from trm.errors import UserError
@@ -36,7 +36,7 @@ class Panel(Strict):
     """The choice at equal compute."""
     equal: Column = isoflop.BUDGET
     """What the runs of a curve have in common. With another than compute, `where` should leave one budget."""
-    y: Metric = "cross_entropy"
+    y: Minimised = "cross_entropy"
     where: Where = {}
     hue: Column | None = None
     """Of attempts: one policy for each value; null: the grid points."""
@@ -182,13 +182,10 @@ def _loss(
     if optima := group.get("optima"):
         common.error_scale(axis, cell[0].y, *_span(optima))
     law = _growth(fit, "power")
-    title = "Best loss falls with compute"
+    title = "Best loss over compute"
     if law and law.sign:
-        title = (
-            "Best loss falls, but follows no power law"
-            if law.against
-            else "Best loss falls as a power of compute"
-        )
+        title = f"Best loss {'falls' if law.sign < 0 else 'rises'}"
+        title += ", but follows no power law" if law.against else " as a power of compute"
         common.inside(axis, f"exponent {law.amount}" + f"\n{law.against}" * bool(law.against))
     return Shown(title, [common.rows_of(table, cell[0].where, cell[0].y, cell[0].best, isoflop.BUDGET)], [])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.findings import Finding, compared
+from trm.analysis.findings import Finding, compared, contrast
 from trm.analysis.labels import label
 from trm.analysis.lazy import Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure
@@ -24,20 +24,25 @@ class Spec(Figure):
     """One curve for each value; null: the only coordinate, or the grid point."""
 
 
-def gain(series: Mapping[float, pd.Series], name: str) -> Finding:
-    """The best number of steps against the fewest.
+def gains(curves: Mapping[str, Mapping[float, pd.Series]]) -> list[Finding]:
+    """The best number of steps of each curve against the fewest, the largest gain first. All numbers of steps are
+    tested together, as the results choose the best. curves: name -> steps -> accuracy of each seed."""
+    contrasts = {
+        (name, at): contrast(series[min(series)], values, _steps(at), _steps(min(series)), name)
+        for name, series in curves.items()
+        for at, values in series.items()
+        if at != min(series)
+    }
+    made, found = compared("exact_accuracy", contrasts), []
+    for name, series in curves.items():
+        best = max(series, key=lambda at: float(series[at].mean()))
+        chosen = made.get((name, best)) or made.get((name, max(series)))
+        found += [chosen] if chosen else []
+    return sorted(found, key=lambda item: -item.value)
 
-    Args:
-        series: steps -> accuracy of each seed.
-        name: of the curve.
-    """
-    means = {at: float(values.mean()) for at, values in series.items()}
-    first, best, last = min(means), max(means, key=means.__getitem__), max(means)
-    pairs = {at: (series[first], series[at]) for at in series if at != first}
-    made = compared(
-        "exact_accuracy", pairs, lambda at: (*(count(int(n), "supervision step") for n in (at, first)), name)
-    )
-    return made.get(best) or made[last]
+
+def _steps(number: float) -> str:
+    return count(int(number), "supervision step")
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -50,8 +55,11 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     shades = common.colours(list(parts))
     figure, axes = common.panels(1, 3.0)
     steps = np.sort(rows["eval_steps"].unique().astype(float))
-    found: list[Finding] = []
+    curves: dict[str, dict[float, pd.Series]] = {}
+    lost: list[str] = []
     for index, (value, part) in enumerate(parts.items()):
+        part, left_out = table.alike(part, "eval_steps")
+        lost.append(left_out)
         series = {
             at: here.groupby("seed")["exact_accuracy"].mean()
             for at, here in stats.by_number(part, "eval_steps")
@@ -67,7 +75,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         axes[0].plot(np.array(list(means)), heights, color=shades[value], linewidth=1.1)
         place = setting_in_words(key, value) if key else ""
         place += " in training" * (key == "model.halt_max_steps")
-        found.append(gain(series, place))
+        curves[place] = series
     trained = rows["model.halt_max_steps"].unique()
     if len(trained) == 1:
         axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, zorder=1)
@@ -87,5 +95,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "Each model is measured after several numbers of supervision steps. Faint: seeds. Bars: 95 % interval; "
             "grey: of the test set alone."
         ),
-        findings=sorted(found, key=lambda item: -item.value),  # the largest gain is the answer
+        findings=gains(curves),  # the largest gain is the answer
+        remarks=" ".join(dict.fromkeys(filter(None, lost))),
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from trm.analysis.words import listed
+from trm.analysis.words import listed, noun
 from trm.errors import UserError
 from trm.io import dump, write_text
 from trm.study.records import check_checksum, check_name, read_record, sealed
@@ -80,6 +80,48 @@ class Table:
         """The mean of a metric over the rows of each seed. UserError: the table lacks a column."""
         means: pd.Series = self.select(where, [metric]).groupby("seed")[metric].mean()
         return means
+
+    def sides(self, metric: str, *wheres: Mapping[str, Any]) -> tuple[list[pd.Series], str]:
+        """A metric of several selections at the seeds and points that all have (`alike`), each indexed by seed."""
+        parts = [self.select(where, [metric]).assign(side=at) for at, where in enumerate(wheres)]
+        rows, lost = self.alike(pd.concat(parts), "side") if all(map(len, parts)) else (pd.concat(parts), "")
+        return [rows[rows["side"] == at].set_index("seed")[metric] for at in range(len(wheres))], lost
+
+    def alike(self, rows: pd.DataFrame, *by: str) -> tuple[pd.DataFrame, str]:
+        """The rows of the seeds and other coordinates that every group `by` has, and a sentence on those left out: a
+        group that lacks a point would differ from the others by the level of that point.
+
+        What varies with the group alone is compared, not paired. UserError: the groups share nothing.
+        """
+        others = self._crossed(rows, *by)
+        if not others:
+            return rows, ""
+        group = rows.groupby(list(by), dropna=False, sort=False).ngroup()
+        cells = [*({"seed"} - {*by}), *others]
+        whole = group.groupby(rows.groupby(cells, dropna=False, sort=False).ngroup()).transform("nunique")
+        whole = whole == group.nunique()
+        every, own = (listed([noun(name) for name in names]) for names in (by, cells))
+        if not whole.any():
+            raise UserError(
+                f"{self.experiment} measured no {own} with every {every}, so nothing can be compared: leave some out "
+                f"by `where`, or set `hue: {others[0]}`"
+            )
+        lost = f"{int((~whole).sum())} of {len(rows)} measurements, whose {own} not every {every} has"
+        return rows[whole], "" if whole.all() else f"Left out: {lost}."
+
+    def _crossed(self, rows: pd.DataFrame, *by: str) -> list[str]:
+        """The coordinates that tell the rows of a seed in one group apart; of several that do, those whose values most
+        groups have."""
+        known = (*self.info.get("coordinates", []), "series", "policy", "split", "eval_steps", "restarts")
+        names = [name for name in known if name in rows and name not in by]
+        groups = rows.assign(_group=rows.groupby(list(by), dropna=False, sort=False).ngroup())
+        names.sort(key=lambda name: -groups.groupby(name, dropna=False)["_group"].nunique().mean())
+        chosen: list[str] = []
+        for name in names:
+            keys = ["seed", *by, *chosen]
+            if rows.duplicated([*keys, name]).sum() < rows.duplicated(keys).sum():
+                chosen.append(name)
+        return chosen
 
     def extra(self, part: str, row: pd.Series) -> Any:
         """What the sidecar holds of a row's evaluation: its bins, halting, tasks or guess; None: nothing."""
@@ -256,13 +298,18 @@ def merge(tables: Sequence[Table], experiments: Sequence[str] = ()) -> Table:
     if len(tables) == 1:
         return tables[0]
     keys = ["run", "evaluation", "split", "policy", "eval_steps", "restarts"]
-    rows = _one_point(pd.concat([table.rows for table in tables], ignore_index=True)).drop_duplicates(keys)
+    rows = _one_point(pd.concat([table.rows for table in tables], ignore_index=True))
+    rows = rows.drop_duplicates(keys, ignore_index=True)
     curves = pd.concat([table.curves for table in tables], ignore_index=True).drop_duplicates(["run", "step"])
     infos = [table.info for table in tables]
+    steps = infos[0].get("test_steps")
+    if any(info.get("test_steps") != steps for info in infos):  # one ruler for all
+        steps = mark(rows)
     joined = "".join(str(info.get("fingerprint", "")) for info in infos)
     info = {
         **infos[0],
         "experiment": "+".join(table.experiment for table in tables),
+        "test_steps": steps,
         "fingerprint": hashlib.sha256(joined.encode()).hexdigest(),
         "missing": [item for info in infos for item in info.get("missing", [])],
         "commits": sorted({commit for info in infos for commit in info.get("commits", [])}),
@@ -270,4 +317,4 @@ def merge(tables: Sequence[Table], experiments: Sequence[str] = ()) -> Table:
         "runs": {key: value for info in infos for key, value in info.get("runs", {}).items()},
         "traces": [trace for info in infos for trace in info.get("traces", [])],
     }
-    return Table(rows.reset_index(drop=True), curves.reset_index(drop=True), info)
+    return Table(rows, curves.reset_index(drop=True), info)
