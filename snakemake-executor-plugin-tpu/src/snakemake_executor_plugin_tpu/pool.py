@@ -2,11 +2,13 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .errors import PodError, red
+from .control import Taken
+from .errors import DOWN, PodError, red
 from .health import Health, Place
 from .slice import Slice
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from .job import JobRun
 
 CHECK_PAUSE = 600.0  # between two checks of a host that was set aside
+LOOK_SECONDS = 3600.0  # in which a slice that exists has to become READY or to be lost, before jobs start elsewhere
 Placed = tuple[Slice, list[int]]
 """A slice and the hosts that a job now holds there; none if a launch of an earlier call is there."""
 
@@ -84,21 +87,33 @@ class Pool:
             slice.release(run.slot)
 
     async def _look(self) -> None:
-        """Bring up the slices that exist: jobs of an earlier call run on them."""
+        """Bring up the slices that exist: jobs of an earlier call may run on them."""
         await asyncio.gather(*map(self._look_at, self.slices))
 
     async def _look_at(self, slice: Slice) -> None:
+        unknown = f"{slice.name}: whether jobs of an earlier call run there is unknown, so none starts elsewhere"
         try:
-            if not (await slice.cloud.describe()).is_ready:
-                return
+            await self._bring_up(slice, unknown)
         except PodError as error:
             slice.error = error
-            unknown = f"{slice.name}: whether jobs of an earlier call run there is unknown, so none starts elsewhere"
             self._unseen = PodError(f"{unknown}: {error}")
+
+    async def _bring_up(self, slice: Slice, unknown: str) -> None:
+        """Bring up a slice unless it is proved that no job runs there. Raises PodError if neither can be known."""
+        deadline = time.monotonic() + LOOK_SECONDS
+        if not (state := await slice.cloud.describe()).may_run_jobs:
             return
         slice.start()
+        if len(self.slices) > 1 and not state.is_ready:
+            self.say(red(f"{unknown} before it is READY or gone; it is {state}"))
         while slice.is_starting:
-            await slice.news()
+            await slice.news(slice.cloud.poll_seconds[0])
+            if not (state := await slice.cloud.describe()).may_run_jobs:
+                return
+            if not state.is_ready and time.monotonic() > deadline:
+                raise PodError(f"{state} for {LOOK_SECONDS / 60:.0f} minutes; {DOWN} deletes it.")
+        if slice.error and not isinstance(slice.error, Taken):
+            raise slice.error
 
     def serve(self) -> None:
         """Give free hosts to the waiting jobs and start slices for the others."""
