@@ -145,12 +145,11 @@ class JobRun:
                     self.pool.release(self)
                     continue
                 self.slice, self.control = slice, control
-                if hosts and not await self.is_in(slice):
+                if hosts:
                     verdict = await self._launch(slice, control, hosts)
                     self.pool.release(self)
                     ended = await self._judge(slice, verdict)
                 else:
-                    self.pool.release(self)  # it came up after this job had been looked for
                     ended = await self._go_on(slice, control)
                 if ended:
                     return ended

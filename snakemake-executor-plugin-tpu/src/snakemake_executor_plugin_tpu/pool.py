@@ -4,10 +4,10 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .control import Taken
+from .control import Control, Taken
 from .errors import DOWN, PodError, red
 from .health import Health, Place
 from .slice import Slice
@@ -27,6 +27,13 @@ class Waiting:
 
     run: "JobRun"
     future: asyncio.Future[Placed]
+    looked: dict[Slice, Control] = field(default_factory=dict)
+    """Where it has been looked for a launch of an earlier call: only there it may be launched."""
+    search: asyncio.Task[None] | None = None
+
+    def unseen(self, slices: list[Slice]) -> list[Slice]:
+        """Return the slices that have come up since."""
+        return [slice for slice in slices if slice.control and self.looked.get(slice) is not slice.control]
 
     @property
     def hosts(self) -> int:
@@ -64,14 +71,10 @@ class Pool:
         await asyncio.shield(self._looked)
         if self._unseen and len(self.slices) > 1:
             raise self._unseen
-        if run.request.place is None:
+        if run.request.place is None and all(slice.error for slice in self.slices):
+            # Another job has reported these errors: try again.
             for slice in self.slices:
-                if await run.is_in(slice):
-                    return slice, []
-            if all(slice.error for slice in self.slices):
-                # Another job has reported these errors: try again.
-                for slice in self.slices:
-                    slice.error = None
+                slice.error = None
         waiting = Waiting(run, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self.serve()
@@ -81,6 +84,23 @@ class Pool:
             self._queue = [each for each in self._queue if each is not waiting]
             self.release(run)
             raise
+        finally:
+            if waiting.search:
+                waiting.search.cancel()
+
+    async def _search(self, waiting: Waiting) -> None:
+        """Look for a launch of an earlier call in the slices that are up."""
+        try:
+            while unseen := waiting.unseen(self.slices):
+                slice, control = unseen[0], unseen[0].control
+                if await waiting.run.is_in(slice):
+                    waiting.future.set_result((slice, []))
+                    return
+                assert control
+                waiting.looked[slice] = control
+        except Exception as error:
+            waiting.future.set_exception(error)
+        self.serve()
 
     def release(self, run: "JobRun") -> None:
         for slice in self.slices:
@@ -125,11 +145,14 @@ class Pool:
                 continue
             if waiting.place is None:
                 self._check_new(waiting.run, free)
+            unseen = waiting.unseen(self.slices)
+            if unseen and (waiting.search is None or waiting.search.done()):
+                waiting.search = asyncio.ensure_future(self._search(waiting))
             is_first = waiting.place in self.health.unchecked  # jobs wait for it
             room = [
                 (s, hosts)
                 for s in self.slices
-                if (s not in reserved or is_first) and (hosts := self._room(s, waiting, free))
+                if not unseen and (s not in reserved or is_first) and (hosts := self._room(s, waiting, free))
             ]
             if room:
                 slice, hosts = room[0]
@@ -144,7 +167,7 @@ class Pool:
             left.append(waiting)
         self._queue = left
         self._tell_unneeded()
-        self._start_for(left)
+        self._start_for([waiting for waiting in left if not waiting.unseen(self.slices)])
 
     def _room(self, slice: Slice, waiting: Waiting, free: dict[Slice, list[int]]) -> list[int]:
         """Return free hosts for a job, or none. A job for a whole slice takes hosts that were set aside as well."""
