@@ -167,8 +167,6 @@ class Scene:
         finally:
             hosts.cancel()
             await asyncio.gather(hosts, return_exceptions=True)
-            for _, _, alive in self.started:
-                alive.close()
 
     @contextlib.asynccontextmanager
     async def call(self, **settings):
@@ -187,7 +185,12 @@ class Call:
     def __init__(self, scene, **settings):
         usual = {"project": "p", "zone": "us-central2-b", "name": "pod", "bucket": "bucket", "create": True}
         usual |= {"idle_delete": 0, "grace": 0, "accelerator_type": "v4-8", "api_endpoint": "127.0.0.1:1"}
-        self.scene, self.settings, self.lines, self.tasks = scene, ExecutorSettings(**usual | settings), [], []
+        self.scene, self.settings, self.lines, self.tasks = (
+            scene,
+            ExecutorSettings(**usual | settings),
+            [],
+            [],
+        )
         health, folder = Health(self.lines.append), scene.folder / "call"
         self.slices = [
             Slice(one, folder, self.lines.append, health, lambda: True, scene.storage)

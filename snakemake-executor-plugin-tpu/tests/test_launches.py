@@ -21,7 +21,10 @@ UNCLEAR = ("UNKNOWN_99", "REPAIRING", "RESTARTING", "REIMAGING", "STOPPING", "DE
 
 @pytest.fixture
 def scene(tmp_path, monkeypatch):
-    return Scene(tmp_path, monkeypatch)
+    scene = Scene(tmp_path, monkeypatch)
+    yield scene
+    for _, _, alive in scene.started:
+        alive.close()
 
 
 async def begun(scene, call, slot="job", **request):
@@ -60,7 +63,10 @@ async def test_only_what_proves_it_makes_a_slice_gone_and_only_ready_ones_get_jo
         await until(lambda: call.slice.free())
         control = call.slice.control
         call.slice.task.cancel()
-        call.slice._state = (1e18, PodState(**{"node": "READY", "queued": "ACTIVE", "incarnation": "n1", **state}))
+        call.slice._state = (
+            1e18,
+            PodState(**{"node": "READY", "queued": "ACTIVE", "incarnation": "n1", **state}),
+        )
         assert bool(call.slice.gone) == gone
         call.slice.control = control
         assert bool(call.slice.free()) == (state == {"node": "READY"})
@@ -228,7 +234,8 @@ async def test_a_launch_never_begins_after_its_verdict(scene):
 
     async with scene.call() as call:
         run, _ = call.run()
-        await until(lambda: host.step() or call.slice.control and call.slice.control.is_assigned(0, "job", 1))
+        await until(lambda: call.slice.holder or host.step())
+        await until(lambda: call.slice.control.is_assigned(0, "job", 1))
         scene.storage.strike = hold
         step = asyncio.ensure_future(asyncio.to_thread(host.step))
         await until(lambda: seen)
@@ -257,8 +264,14 @@ async def test_no_job_starts_elsewhere_while_one_slice_of_several_is_unclear(sce
             _, task = call.run()
             if then in ("never", "refused"):
                 await until(task.done)
-                said = "pod-0: whether jobs of an earlier call run there is unknown, so none starts elsewhere: "
-                why = "node REPAIRING, queued resource ACTIVE for" if then == "never" else "gs://bucket answers 403"
+                said = (
+                    "pod-0: whether jobs of an earlier call run there is unknown, so none starts elsewhere: "
+                )
+                why = (
+                    "node REPAIRING, queued resource ACTIVE for"
+                    if then == "never"
+                    else "gs://bucket answers 403"
+                )
                 assert task.result().message.startswith(said + why)
                 return
             await until(lambda: call.slices[1].control)
@@ -305,7 +318,7 @@ async def test_a_launch_that_only_its_first_host_has_got_is_ended_if_another_job
         assert run.record.hosts == [1]
         await run._load(call.slice.control)
         job, _ = call.run("not-started", hosts=2)
-        job.record.launch, job.record.hosts, job.request = 1, [0, 1], job.request
+        job.record.launch, job.record.hosts = 1, [0, 1]
         assignment = {**job._assignment(call.slice.control, ""), "job": "job"}
         await asyncio.to_thread(call.slice.control.assign, 0, assignment)
         call.tasks[-1].cancel()

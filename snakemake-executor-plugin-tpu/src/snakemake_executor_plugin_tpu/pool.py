@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from .job import JobRun
 
 CHECK_PAUSE = 600.0  # between two checks of a host that was set aside
-LOOK_SECONDS = 3600.0  # in which a slice that exists has to become READY or to be lost, before jobs start elsewhere
+LOOK_SECONDS = (
+    3600.0  # in which a slice that exists has to become READY or to be lost, before jobs start elsewhere
+)
 Placed = tuple[Slice, list[int]]
 """A slice and the hosts that a job now holds there; none if a launch of an earlier call is there."""
 
@@ -111,7 +113,9 @@ class Pool:
         await asyncio.gather(*map(self._look_at, self.slices))
 
     async def _look_at(self, slice: Slice) -> None:
-        unknown = f"{slice.name}: whether jobs of an earlier call run there is unknown, so none starts elsewhere"
+        unknown = (
+            f"{slice.name}: whether jobs of an earlier call run there is unknown, so none starts elsewhere"
+        )
         try:
             await self._bring_up(slice, unknown)
         except PodError as error:
