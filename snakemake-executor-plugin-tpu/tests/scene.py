@@ -27,7 +27,8 @@ from snakemake_executor_plugin_tpu.worker.bucket import Bucket
 
 KEY = bytes(32)
 TIMES = {"poll": 0.001, "beat": 0.0, "log": 0.0, "look": 1e9, "silence": 60.0, "fence": 3600.0}
-CODE = hashlib.sha256(host_code()).hexdigest()
+ARCHIVE = host_code()
+CODE = hashlib.sha256(ARCHIVE).hexdigest()
 
 
 async def until(condition):
@@ -117,7 +118,7 @@ class Scene:
         monkeypatch.setattr(loop, "free_disk", lambda: 1 << 40)
         for module in (job, slice):
             monkeypatch.setattr(module, "PAUSES", (0.001, 0.001))
-        monkeypatch.setattr(slice, "host_code", lambda code=host_code(): code)
+        monkeypatch.setattr(slice, "host_code", lambda: ARCHIVE)
 
     def url(self, name):
         return f"gs://bucket/.snakemake-tpu/{name}/{hashlib.sha256(KEY).hexdigest()[:12]}"

@@ -218,6 +218,7 @@ async def test_a_silent_host_has_the_grace_of_its_own_launch_after_its_fence(sce
             control = call.slice.control
             await until(lambda: control.beats[0]["age"] >= 3760)
             assert await run._why_lost(call.slice, control) is None
+            assert run.record.hosts == [0]
             scene.storage.now += 1
             await until(lambda: "silent for longer than its job may run; launching" in call.output)
             task.cancel()
