@@ -32,7 +32,7 @@ CODE = hashlib.sha256(ARCHIVE).hexdigest()
 
 
 async def until(condition):
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 

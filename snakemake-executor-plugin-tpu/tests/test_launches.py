@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from scene import KEY, TIMES, Scene, until
 
-from snakemake_executor_plugin_tpu import pool
+from snakemake_executor_plugin_tpu import pool, slice
 from snakemake_executor_plugin_tpu.cloud import PodState
 from snakemake_executor_plugin_tpu.control import Control, Taken
 from snakemake_executor_plugin_tpu.errors import CloudError
@@ -35,9 +35,9 @@ async def begun(scene, call, slot="job", **request):
     return run, task
 
 
-async def ended(scene, task):
-    """Let what runs end well; return the outcome."""
-    await until(lambda: [host.end() for host in scene.hosts] and task.done())
+async def ended(scene, task, *hosts):
+    """Let what runs (on these hosts) end well; return the outcome."""
+    await until(lambda: [host.end() for host in hosts or scene.hosts] and task.done())
     return task.result()
 
 
@@ -287,6 +287,36 @@ async def test_no_job_starts_elsewhere_while_one_slice_of_several_is_unclear(sce
                 scene.say("pod-0", node="READY")
             assert (await ended(scene, task)).ok
     assert scene.launches[1:] == ([] if then == "READY" else ["job.1 on pod-1.n1.0"])
+    assert not scene.beside
+
+
+@pytest.mark.parametrize("then", ["READY", "lost", "never"])
+async def test_no_job_starts_elsewhere_while_the_slice_of_its_launch_is_in_trouble(scene, monkeypatch, then):
+    scene.states["pod-1"] = PodState()
+    scene.up("pod-0")
+    async with scene.playing():
+        async with scene.call(slices=2) as call:
+            await begun(scene, call)
+        scene.up("pod-1")
+        async with scene.call(slices=2) as call:
+            assert (await ended(scene, call.run("other")[1], scene.hosts[1])).ok
+            monkeypatch.setattr(slice, "TROUBLE_SECONDS", -1 if then == "never" else 3600)
+            scene.storage.strike = lambda name: name.endswith("/controller") and "/pod-0/" in name and 403
+            await until(lambda: not call.slice.control)
+            _, task = call.run()
+            if then == "never":
+                await until(task.done)
+                assert "gs://bucket answers 403" in task.result().message
+                return
+            await until(lambda: call.output.count("next try in") > 3)
+            assert len(scene.launches) == 2
+            if then == "lost":
+                scene.hosts[0].end()
+                scene.states["pod-0"] = PodState()
+            else:
+                scene.storage.strike = lambda name: None
+            assert (await ended(scene, task)).ok
+    assert len(scene.launches) == (2 if then == "READY" else 3)
     assert not scene.beside
 
 

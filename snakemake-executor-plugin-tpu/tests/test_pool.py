@@ -19,7 +19,8 @@ from snakemake_executor_plugin_tpu.slice import Slice
 class FakeSlice(Slice):
     """A slice whose state the test sets."""
 
-    why_retire, gone, trouble, _deleted, is_starting, starts = "", None, None, False, False, 0
+    why_retire, gone, trouble, starts = "", None, None, 0
+    _deleted = is_starting = is_unclear = False
 
     def __init__(self, name: str, hosts: int, up: bool = True) -> None:
         self.name, self.hosts, self.holder, self.error, self.control = name, hosts, {}, None, None

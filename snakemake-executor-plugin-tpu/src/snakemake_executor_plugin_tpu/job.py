@@ -162,9 +162,7 @@ class JobRun:
 
     async def is_in(self, slice: Slice) -> bool:
         """Return whether a launch of an earlier call is in this slice and nobody has been told of its end."""
-        if slice.control is None or self.request.place:
-            return False
-        return (await self._load(slice.control)).state == "launched"
+        return slice.control is not None and (await self._load(slice.control)).state == "launched"
 
     async def _go_on(self, slice: Slice, control: Control) -> Outcome | None:
         """Go on with a launch of an earlier call; return its outcome, or None if another launch has to follow."""

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 from .control import Control, Taken
 from .errors import DOWN, PodError, red
 from .health import Health, Place
-from .slice import Slice
+from .slice import ASK_SECONDS, Slice
 
 if TYPE_CHECKING:
     from .job import JobRun
 
 CHECK_PAUSE = 600.0  # between two checks of a host that was set aside
-LOOK_SECONDS = (
-    3600.0  # in which a slice that exists has to become READY or to be lost, before jobs start elsewhere
-)
+LOOK_SECONDS = 3600.0  # in which a slice that exists has to become READY, or to be lost
 Placed = tuple[Slice, list[int]]
 """A slice and the hosts that a job now holds there; none if a launch of an earlier call is there."""
 
@@ -30,12 +28,17 @@ class Waiting:
     run: "JobRun"
     future: asyncio.Future[Placed]
     looked: dict[Slice, Control] = field(default_factory=dict)
-    """Where it has been looked for a launch of an earlier call: only there it may be launched."""
+    """Where it has been looked for a launch of an earlier call."""
     search: asyncio.Task[None] | None = None
 
     def unseen(self, slices: list[Slice]) -> list[Slice]:
-        """Return the slices that have come up since."""
-        return [slice for slice in slices if slice.control and self.looked.get(slice) is not slice.control]
+        """Return the slices where an earlier launch may run: until there are none, the job starts nowhere."""
+        return [
+            slice
+            for slice in slices
+            if slice.is_unclear or (slice.control and self.looked.get(slice) is not slice.control)
+            if self.place is None  # a check runs on one host, which has to be free
+        ]
 
     @property
     def hosts(self) -> int:
@@ -91,17 +94,23 @@ class Pool:
                 waiting.search.cancel()
 
     async def _search(self, waiting: Waiting) -> None:
-        """Look for a launch of an earlier call in the slices that are up."""
+        """Look for a launch of an earlier call; wait for slices that are in trouble."""
         try:
-            while unseen := waiting.unseen(self.slices):
-                slice, control = unseen[0], unseen[0].control
-                if await waiting.run.is_in(slice):
+            while (unseen := waiting.unseen(self.slices)) and not waiting.future.done():
+                slice = unseen[0]
+                if (control := slice.control) is None:
+                    if slice.error:
+                        raise slice.error
+                    slice.start()
+                    await slice.news(slice.cloud.poll_seconds[0])
+                    await slice.why_gone(ASK_SECONDS)
+                elif not await waiting.run.is_in(slice):
+                    waiting.looked[slice] = control
+                elif not waiting.future.done():
                     waiting.future.set_result((slice, []))
-                    return
-                assert control
-                waiting.looked[slice] = control
         except Exception as error:
-            waiting.future.set_exception(error)
+            if not waiting.future.done():
+                waiting.future.set_exception(error)
         self.serve()
 
     def release(self, run: "JobRun") -> None:

@@ -320,6 +320,11 @@ class Slice:
         state = self._state[1] if self._state else None
         return f"the TPU API says {state}" if state and not state.is_ready else None
 
+    @property
+    def is_unclear(self) -> bool:
+        """Whether this call cannot reach a slice that was up, and whose hosts may run on."""
+        return self.control is None and self._state is not None and not self.gone
+
     def _tell(self, topic: str, sentence: str) -> None:
         """Say a sentence when it changes."""
         if self._told.get(topic, "") != sentence:

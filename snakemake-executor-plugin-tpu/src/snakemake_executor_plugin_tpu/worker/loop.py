@@ -194,9 +194,8 @@ class Loop:
         """Do what is due for the current launch."""
         task, state = self.task, self.task.state()
         if state == "vanished":
-            runner.end_orphans(
-                task
-            )  # first: without their runner they have no fence, and a verdict frees the chips
+            # First: without their runner they have no fence, and a verdict frees the chips.
+            runner.end_orphans(task)
         stop = self.bucket.read(self._path("stop"))
         if state == "running":
             stop = stop or self._why_stop(current, task)
