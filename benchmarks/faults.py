@@ -121,9 +121,9 @@ def kill_loops(scene: Scene) -> bool:
 
 @fault("killed runner", deadly=True, reach="host")
 def kill_runner(scene: Scene) -> bool:
-    """As the kernel does when memory is short: its processes have nobody to end them."""
+    """Its processes run on and have nobody to end them but the loop."""
     runners = scene.host.processes("worker.runner")
-    send(signal.SIGKILL, [*runners, *scene.host.jobs()])
+    send(signal.SIGKILL, runners)
     return bool(runners)
 
 

@@ -112,7 +112,7 @@ class Study:
             if f"counts/{job}.txt" in names:
                 steps[job] = FINISHED
             elif step and owner:
-                steps[job] = (int(step.download_as_bytes()), int(owner.download_as_bytes()))
+                steps[job] = (int(step.download_as_bytes()), int(owner.download_as_bytes().split()[0]))
         return steps
 
     @property

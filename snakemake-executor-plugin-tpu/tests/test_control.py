@@ -215,7 +215,7 @@ def notice(pod):
 
 
 def kill_runner(pod):
-    send(signal.SIGKILL, [*pod.hosts[2].processes("worker.runner"), *pod.hosts[2].jobs()])
+    send(signal.SIGKILL, pod.hosts[2].processes("worker.runner"))
 
 
 @pytest.mark.full

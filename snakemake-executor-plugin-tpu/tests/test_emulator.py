@@ -4,15 +4,17 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 from study import until
 
 from snakemake_executor_plugin_tpu.cloud import TpuCloud
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod
-from snakemake_executor_plugin_tpu.emulator.hosts import processes_with
+from snakemake_executor_plugin_tpu.emulator.hosts import Host, processes_with
 from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, NAME, PROJECT, ZONE
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
@@ -151,3 +153,30 @@ time.sleep(1000)
         until(lambda: any("sleep" in line for line in processes_with(mark).values()))
         process.kill()
     until(lambda: not processes_with(mark))
+
+
+def test_a_preemption_that_takes_long_leaves_what_has_booted_since_alone(tmp_path):
+    one = Host(tmp_path, 0, SimpleNamespace(server_port=1), {}, None)
+    one.deaf = True
+    one.boot()
+    first, begun, go = one.boots, threading.Event(), threading.Event()
+
+    def slow():  # the search for the host's processes, in which the next node comes
+        begun.set()
+        go.wait(60)
+        return {}
+
+    one.processes = slow
+    ending = threading.Thread(target=one.kill, args=(first,))
+    ending.start()
+    begun.wait(60)
+    booting = threading.Thread(target=one.boot)
+    booting.start()
+    go.set()
+    for thread in (ending, booting):
+        thread.join()
+    assert one.is_up
+    one.shut_down(0.0, first)
+    assert one.is_up
+    one.shut_down(0.0)
+    assert not one.is_up

@@ -8,6 +8,7 @@ from snakemake.cli import parse_args
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from snakemake_executor_plugin_tpu.__main__ import parse
+from snakemake_executor_plugin_tpu.cloud import PodState
 from snakemake_executor_plugin_tpu.errors import PodError
 from snakemake_executor_plugin_tpu.health import Health
 from snakemake_executor_plugin_tpu.pool import Pool
@@ -18,17 +19,18 @@ from snakemake_executor_plugin_tpu.slice import Slice
 class FakeSlice(Slice):
     """A slice whose state the test sets."""
 
-    why_retire, gone, _deleted, is_starting, starts = "", None, False, False, 0
+    why_retire, gone, trouble, starts = "", None, None, 0
+    _deleted = is_starting = is_unclear = False
 
     def __init__(self, name: str, hosts: int, up: bool = True) -> None:
         self.name, self.hosts, self.holder, self.error, self.control = name, hosts, {}, None, None
-        self.cloud = SimpleNamespace(describe=self.describe)
+        self.cloud = SimpleNamespace(describe=self.describe, poll_seconds=(0, 0))
         self.on_tick = lambda: None
         if up:
             self.come()
 
     async def describe(self):
-        return SimpleNamespace(is_ready=False)
+        return PodState()
 
     def start(self):
         self.is_starting, self.error = True, None

@@ -17,6 +17,7 @@ from .settings import ExecutorSettings
 # Only these states prove that a pod is lost; silent hosts prove nothing.
 LOST_NODE = {"PREEMPTED", "TERMINATED"}
 LOST_QUEUED = {"SUSPENDED", "FAILED"}
+JOBLESS_NODE = {"ABSENT", "CREATING", "STOPPED"}  # no job can run either
 LABEL = {"snakemake-tpu": "created"}
 CALL = "snakemake-tpu-call"  # the label that tells whose request it is
 ORDERS = "snakemake-tpu"  # the metadata that tells the hosts where their jobs are
@@ -60,6 +61,11 @@ class PodState:
     def is_lost(self) -> bool:
         """Whether the pod cannot come back: it has to be deleted before it is created again."""
         return self.node in LOST_NODE or self.queued in LOST_QUEUED
+
+    @property
+    def may_run_jobs(self) -> bool:
+        """Whether hosts may be at work, as in states between two others or that this client does not know."""
+        return not (self.is_lost or self.node in JOBLESS_NODE)
 
     @property
     def was_deleted(self) -> bool:

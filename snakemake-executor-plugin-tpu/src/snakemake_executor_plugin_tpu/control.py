@@ -93,10 +93,21 @@ class Control:
         self.renew(busy=True)
         # An earlier controller may wake up: after these writes its own assignments fail.
         for rank in range(self.hosts):
-            cell = Cell(self.bucket, f"hosts/{rank}/assignment", {"seq": 0, "node": ""})
-            self._assigned[rank] = cell
-            same = cell.document["node"] == self.setup["node"]
+            while not self._take(rank):
+                pass
+
+    def _take(self, rank: int) -> bool:
+        """Write a host's assignment anew; return False if an earlier write of this call has just come between."""
+        cell = self._assigned[rank] = Cell(self.bucket, f"hosts/{rank}/assignment", {"seq": 0, "node": ""})
+        same = cell.document["node"] == self.setup["node"]
+        try:
             self.assign(rank, cell.document if same else {"job": None, "launch": 0})
+        except Taken:
+            found = self.bucket.read(cell.name)
+            if not found or found["by"] != self.id:
+                raise
+            return False
+        return True
 
     def write(self, cell: Cell, document: Document) -> None:
         """Write one of this controller's documents. Raises Taken if another controller has written it."""
@@ -168,6 +179,14 @@ class Control:
     def is_assigned(self, rank: int, job: str, launch: int) -> bool:
         document = self._assigned[rank].document
         return (document.get("job"), document.get("launch")) == (job, launch)
+
+    def may_run_on(self, rank: int) -> bool:
+        """Whether what a host ran at its last heartbeat may still run: the fence stops it, with the job's grace.
+
+        The silence covers how long after a heartbeat the fence is touched, and how late the runner looks at it.
+        """
+        beat, grace = self.beats.get(rank), self._assigned[rank].document.get("grace", 0)
+        return not beat or beat["age"] <= self.times["fence"] + self.times["silence"] + grace
 
     def record(self, job: str) -> Cell:
         """Return the record of a job, which only this controller writes."""

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from .allocation import libtpu_variables, slice_of
-from .control import Control
+from .control import Control, Taken
 from .errors import COMMAND, PodError, red
 from .health import EARLY_SECONDS, SUSPECTS, Place
 from .pool import Pool
 from .records import JobRecord
 from .settings import ExecutorSettings
-from .slice import PAUSES, TROUBLE_SECONDS, Slice
+from .slice import ASK_SECONDS, PAUSES, TROUBLE_SECONDS, Slice
 from .worker.bucket import Cell, Document, Forged, Refused, seal
 
 MEASURED = 3  # reports of progress in a launch that make a speed; the first comes after start and compilation
@@ -119,7 +119,6 @@ class JobRun:
         """Whether it has left a slow host, and when it reported which progress in this launch."""
         self._read: dict[int, int] = {}
         self._rest: dict[int, bytes] = {}
-        self._searched: set[str] = set()
 
     @property
     def slot(self) -> str:
@@ -149,7 +148,7 @@ class JobRun:
                 if hosts:
                     verdict = await self._launch(slice, control, hosts)
                     self.pool.release(self)
-                    ended = await self._judge(slice, control, verdict)
+                    ended = await self._judge(slice, verdict)
                 else:
                     ended = await self._go_on(slice, control)
                 if ended:
@@ -163,10 +162,7 @@ class JobRun:
 
     async def is_in(self, slice: Slice) -> bool:
         """Return whether a launch of an earlier call is in this slice and nobody has been told of its end."""
-        if slice.control is None or slice.name in self._searched:
-            return False
-        self._searched.add(slice.name)
-        return (await self._load(slice.control)).state == "launched"
+        return slice.control is not None and (await self._load(slice.control)).state == "launched"
 
     async def _go_on(self, slice: Slice, control: Control) -> Outcome | None:
         """Go on with a launch of an earlier call; return its outcome, or None if another launch has to follow."""
@@ -185,15 +181,20 @@ class JobRun:
             self.say(f"{launch} ended without a controller ({why})")
             record.state = "collected"
             return None
+        if not control.is_assigned(record.hosts[0], self.slot, record.launch):
+            self.say(f"{launch} never began, or its hosts are gone")
+            await self._give_up(control, "no host has it")
+            record.state = "collected"
+            return None
         if same:
             self.say(f"{launch} is found on w{record.hosts[0]} of {slice.name}")
         else:
             self.say(f"{launch} is outdated and is stopped")
             await self._call(control.bucket.create, self._path("stop"), {"why": "outdated"})
-        slice.take(self.slot, record.hosts)
+        slice.take(self.slot, [rank for rank in record.hosts if rank not in slice.holder])
         verdict = await self._follow(slice, control)
         self.pool.release(self)
-        return await self._judge(slice, control, verdict if same else {**verdict, "why": "outdated"})
+        return await self._judge(slice, verdict if same else {**verdict, "why": "outdated"})
 
     async def _load(self, control: Control) -> JobRecord:
         """Read the record in this slice; what this call knows of earlier losses goes with the job."""
@@ -252,20 +253,28 @@ class JobRun:
             **seal(control.bucket.key, variables),
         }
 
-    async def _hand_out(self, control: Control) -> None:
-        """Write those assignments of the launch that are not there."""
+    async def _hand_out(self, slice: Slice, control: Control) -> None:
+        """Write those assignments of the launch that are not there, the first host's first: it begins the launch."""
         record = self.record
         missing = [rank for rank in record.hosts if not control.is_assigned(rank, self.slot, record.launch)]
-        if missing and await self._call(control.bucket.read, self._path("verdict")) is None:
-            sources = await self._call(control.bucket.create_content, "sources", self.request.sources)
+        if not missing or await self._call(control.bucket.read, self._path("verdict")):
+            return
+        if any(slice.holder.get(rank) != self.slot for rank in missing):
+            await self._stop("lost")  # its call died meanwhile, and another job has got the host
+            return
+        sources = await self._call(control.bucket.create_content, "sources", self.request.sources)
+        try:
             for rank in missing:
                 await self._call(control.assign, rank, self._assignment(control, sources))
+        except Taken:
+            if slice.control is control:
+                raise  # else this call itself has brought the slice up again
 
     async def _follow(self, slice: Slice, control: Control) -> Document:
         """Return the verdict of the launch, once its hosts are free again. Gives it up if they are gone."""
         began, self._hosts = time.monotonic(), list(self.record.hosts)
         self._read, self._rest, self._steps = {}, {}, []
-        await self._hand_out(control)
+        await self._hand_out(slice, control)
         if self.cancelled:
             await self._stop("cancelled")
         me = [self.slot, self.record.launch]
@@ -280,6 +289,9 @@ class JobRun:
                 verdict = await self._call(control.bucket.read, self._path("verdict"))
             if verdict is None and (why := await self._why_lost(slice, control)):
                 verdict = await self._give_up(control, why)
+            elif verdict is None and slice.control and slice.control is not control:
+                self.control = control = slice.control  # the same hosts, after trouble
+                await self._hand_out(slice, control)
             await self._read_logs(control, last=False)
             if verdict is None and slice.control is control:
                 await slice.ticked.wait()
@@ -302,14 +314,20 @@ class JobRun:
         return verdict
 
     async def _why_lost(self, slice: Slice, control: Control) -> str | None:
-        """Return why the launch is lost: its slice is gone, or its host has been silent for longer than its fence."""
+        """Return why nothing of the launch can run any more: its node is gone, or a host was silent for too long.
+
+        Raises the error of a slice that this call drives no longer: its jobs go on for the next call.
+        """
         if slice.control is not control:
-            return await slice.why_gone() or "the slice was lost"
-        for rank in self.record.hosts:
-            beat = control.beats.get(rank)
-            if beat and beat["age"] > control.times["fence"] + control.times["silence"]:
-                return f"w{rank} has been silent for longer than its job may run"
-        return None
+            if why := await slice.why_gone(ASK_SECONDS):
+                return why
+            if slice.control and slice.control.setup["node"] != control.setup["node"]:
+                return "the slice was lost"
+            if slice.error:
+                raise slice.error
+            return None
+        silent = [rank for rank in self.record.hosts if not control.may_run_on(rank)]
+        return f"w{silent[0]} has been silent for longer than its job may run" if silent else None
 
     def _should_move(self, slice: Slice) -> bool:
         """Return whether the job leaves its host, now that it has a checkpoint: the host is slow, or is replaced."""
@@ -328,7 +346,8 @@ class JobRun:
 
     async def _give_up(self, control: Control, why: str) -> Document:
         """Decide the launch, unless its host has done so before."""
-        # First the stop: nothing may go on after the verdict.
+        # Nothing may begin or go on after the verdict, on a host that wakes up either.
+        await self._call(control.bucket.create, self._path("start"), {"host": None})
         await self._call(control.bucket.create, self._path("stop"), {"why": "lost"})
         verdict = {"code": None, "why": "lost", "about": why}
         return (await self._call(control.bucket.create, self._path("verdict"), verdict))[0]  # type: ignore[no-any-return]
@@ -345,8 +364,10 @@ class JobRun:
 
     # ---- its end
 
-    async def _judge(self, slice: Slice, control: Control, verdict: Document) -> Outcome | None:
+    async def _judge(self, slice: Slice, verdict: Document) -> Outcome | None:
         """Return the outcome of the job, or None if it is launched again."""
+        control = self.control
+        assert control
         why, code = str(verdict["why"]), verdict["code"]
         if code == 0 and why == "exited":
             self._note_health(slice, False)
@@ -387,7 +408,7 @@ class JobRun:
         terminated = verdict["code"] in TERMINATED
         deadline = time.monotonic() + (min(NOTICE_SECONDS, control.times["silence"]) if terminated else 0.0)
         while True:
-            if why := await slice.why_gone():
+            if why := await slice.why_gone() or slice.trouble:
                 return why
             for rank in self.record.hosts:
                 if control.is_fresh(rank) and control.beats[rank]["shutdown"]:

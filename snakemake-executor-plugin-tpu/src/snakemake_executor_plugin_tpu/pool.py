@@ -2,18 +2,21 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .errors import PodError, red
+from .control import Control, Taken
+from .errors import DOWN, PodError, red
 from .health import Health, Place
-from .slice import Slice
+from .slice import ASK_SECONDS, Slice
 
 if TYPE_CHECKING:
     from .job import JobRun
 
 CHECK_PAUSE = 600.0  # between two checks of a host that was set aside
+LOOK_SECONDS = 3600.0  # in which a slice that exists has to become READY, or to be lost
 Placed = tuple[Slice, list[int]]
 """A slice and the hosts that a job now holds there; none if a launch of an earlier call is there."""
 
@@ -24,6 +27,18 @@ class Waiting:
 
     run: "JobRun"
     future: asyncio.Future[Placed]
+    looked: dict[Slice, Control] = field(default_factory=dict)
+    """Where it has been looked for a launch of an earlier call."""
+    search: asyncio.Task[None] | None = None
+
+    def unseen(self, slices: list[Slice]) -> list[Slice]:
+        """Return the slices where an earlier launch may run: until there are none, the job starts nowhere."""
+        return [
+            slice
+            for slice in slices
+            if slice.is_unclear or (slice.control and self.looked.get(slice) is not slice.control)
+            if self.place is None  # a check runs on one host, which has to be free
+        ]
 
     @property
     def hosts(self) -> int:
@@ -61,14 +76,10 @@ class Pool:
         await asyncio.shield(self._looked)
         if self._unseen and len(self.slices) > 1:
             raise self._unseen
-        if run.request.place is None:
+        if run.request.place is None and all(slice.error for slice in self.slices):
+            # Another job has reported these errors: try again.
             for slice in self.slices:
-                if await run.is_in(slice):
-                    return slice, []
-            if all(slice.error for slice in self.slices):
-                # Another job has reported these errors: try again.
-                for slice in self.slices:
-                    slice.error = None
+                slice.error = None
         waiting = Waiting(run, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self.serve()
@@ -78,27 +89,64 @@ class Pool:
             self._queue = [each for each in self._queue if each is not waiting]
             self.release(run)
             raise
+        finally:
+            if waiting.search:
+                waiting.search.cancel()
+
+    async def _search(self, waiting: Waiting) -> None:
+        """Look for a launch of an earlier call; wait for slices that are in trouble."""
+        try:
+            while (unseen := waiting.unseen(self.slices)) and not waiting.future.done():
+                slice = unseen[0]
+                if (control := slice.control) is None:
+                    if slice.error:
+                        raise slice.error
+                    slice.start()
+                    await slice.news(slice.cloud.poll_seconds[0])
+                    await slice.why_gone(ASK_SECONDS)
+                elif not await waiting.run.is_in(slice):
+                    waiting.looked[slice] = control
+                elif not waiting.future.done():
+                    waiting.future.set_result((slice, []))
+        except Exception as error:
+            if not waiting.future.done():
+                waiting.future.set_exception(error)
+        self.serve()
 
     def release(self, run: "JobRun") -> None:
         for slice in self.slices:
             slice.release(run.slot)
 
     async def _look(self) -> None:
-        """Bring up the slices that exist: jobs of an earlier call run on them."""
+        """Bring up the slices that exist: jobs of an earlier call may run on them."""
         await asyncio.gather(*map(self._look_at, self.slices))
 
     async def _look_at(self, slice: Slice) -> None:
+        unknown = (
+            f"{slice.name}: whether jobs of an earlier call run there is unknown, so none starts elsewhere"
+        )
         try:
-            if not (await slice.cloud.describe()).is_ready:
-                return
+            await self._bring_up(slice, unknown)
         except PodError as error:
             slice.error = error
-            unknown = f"{slice.name}: whether jobs of an earlier call run there is unknown, so none starts elsewhere"
             self._unseen = PodError(f"{unknown}: {error}")
+
+    async def _bring_up(self, slice: Slice, unknown: str) -> None:
+        """Bring up a slice unless it is proved that no job runs there. Raises PodError if neither can be known."""
+        deadline = time.monotonic() + LOOK_SECONDS
+        if not (state := await slice.cloud.describe()).may_run_jobs:
             return
         slice.start()
+        if len(self.slices) > 1 and not state.is_ready:
+            self.say(red(f"{unknown} before it is READY or gone; it is {state}"))
         while slice.is_starting:
-            await slice.news()
+            await slice.news(slice.cloud.poll_seconds[0])
+            if not (state := await slice.cloud.describe()).may_run_jobs:
+                return
+            if not state.is_ready and time.monotonic() > deadline:
+                raise PodError(f"{state} for {LOOK_SECONDS / 60:.0f} minutes; {DOWN} deletes it.")
+        if slice.error and not isinstance(slice.error, Taken):
+            raise slice.error
 
     def serve(self) -> None:
         """Give free hosts to the waiting jobs and start slices for the others."""
@@ -110,11 +158,14 @@ class Pool:
                 continue
             if waiting.place is None:
                 self._check_new(waiting.run, free)
+            unseen = waiting.unseen(self.slices)
+            if unseen and (waiting.search is None or waiting.search.done()):
+                waiting.search = asyncio.ensure_future(self._search(waiting))
             is_first = waiting.place in self.health.unchecked  # jobs wait for it
             room = [
                 (s, hosts)
                 for s in self.slices
-                if (s not in reserved or is_first) and (hosts := self._room(s, waiting, free))
+                if not unseen and (s not in reserved or is_first) and (hosts := self._room(s, waiting, free))
             ]
             if room:
                 slice, hosts = room[0]
@@ -129,7 +180,7 @@ class Pool:
             left.append(waiting)
         self._queue = left
         self._tell_unneeded()
-        self._start_for(left)
+        self._start_for([waiting for waiting in left if not waiting.unseen(self.slices)])
 
     def _room(self, slice: Slice, waiting: Waiting, free: dict[Slice, list[int]]) -> list[int]:
         """Return free hosts for a job, or none. A job for a whole slice takes hosts that were set aside as well."""

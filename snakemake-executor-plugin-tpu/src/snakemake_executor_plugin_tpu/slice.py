@@ -145,10 +145,11 @@ class Slice:
         self.ticked = asyncio.Event()
         self.on_tick()
 
-    async def news(self) -> None:
-        """Wait for the next look at the hosts, or for the end."""
+    async def news(self, seconds: float | None = None) -> None:
+        """Wait for the next look at the hosts, or for the end, at most so many seconds."""
         ticked = asyncio.ensure_future(self.ticked.wait())
-        await asyncio.wait({ticked, self.task} if self.task else {ticked}, return_when="FIRST_COMPLETED")
+        tasks = {ticked, self.task} if self.task else {ticked}
+        await asyncio.wait(tasks, timeout=seconds, return_when="FIRST_COMPLETED")
         ticked.cancel()
 
     async def _bring_up(self) -> None:
@@ -285,7 +286,7 @@ class Slice:
             silent = any(
                 not control.is_fresh(rank) or control.beats[rank]["shutdown"] for rank in range(self.hosts)
             )
-            if why := await self.why_gone(ASK_SECONDS) if silent else self.gone:
+            if why := await self.why_gone(ASK_SECONDS) if silent or self.trouble else self.gone:
                 return why
             if silent and self._created and time.monotonic() - began > BOOT_SECONDS:
                 await self._replace_dead(control)
@@ -309,9 +310,20 @@ class Slice:
         if self._state is None:
             return None
         state = self._state[1]
-        if state.is_ready and state.incarnation != self._node:
+        if state.incarnation not in ("", self._node):
             return "the pod was created again"
-        return None if state.is_ready else f"the pod is gone: {state}"
+        return None if state.may_run_jobs else f"the pod is gone: {state}"
+
+    @property
+    def trouble(self) -> str | None:
+        """Return what the API said last, unless READY: no job starts there, but those that run there may go on."""
+        state = self._state[1] if self._state else None
+        return f"the TPU API says {state}" if state and not state.is_ready else None
+
+    @property
+    def is_unclear(self) -> bool:
+        """Whether this call cannot reach a slice that was up, and whose hosts may run on."""
+        return self.control is None and self._state is not None and not self.gone
 
     def _tell(self, topic: str, sentence: str) -> None:
         """Say a sentence when it changes."""
@@ -399,7 +411,7 @@ class Slice:
 
     def free(self) -> list[int]:
         """Return the hosts that could take a job now."""
-        if self.control is None or self.why_retire or self.gone or self._deleted:
+        if self.control is None or self.why_retire or self.gone or self.trouble or self._deleted:
             return []
         return [rank for rank in self.control.free() if rank not in self.holder]
 

@@ -86,6 +86,8 @@ class Host:
             "GCE_METADATA_HOST": f"127.0.0.1:{metadata.server_port}",
         }
         self.is_up = self.deaf = False
+        self.boots, self.lock = 0, threading.RLock()
+        """The number of the last boot, and the lock of boots and ends: these come from several threads."""
         self.process: subprocess.Popen[bytes] | None = None
         self.brake: tuple[threading.Thread, threading.Event] | None = None
 
@@ -101,7 +103,12 @@ class Host:
 
     def boot(self, node: Any = None) -> None:
         """Start the host and its startup script; with a node as a new host with an empty disk."""
+        with self.lock:
+            self._boot(node)
+
+    def _boot(self, node: Any) -> None:
         self.kill()
+        self.boots += 1
         if node is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.metadata.node = node
@@ -129,8 +136,13 @@ class Host:
                 start_new_session=True,
             )
 
-    def kill(self) -> None:
-        """End every process of the host at once, as a power failure does."""
+    def kill(self, boot: int | None = None) -> None:
+        """End every process of the host at once, as a power failure does, if this is (still) its last boot."""
+        with self.lock:
+            if boot in (None, self.boots):
+                self._kill()
+
+    def _kill(self) -> None:
         self.release()
         quiet = 0
         while quiet < 3:  # a process has no environment for a moment while it starts a program
@@ -142,13 +154,16 @@ class Host:
             self.process = None
         self.is_up = False
 
-    def shut_down(self, notice: float) -> None:
-        """End the host as a preemption does: SIGTERM to every process, and SIGKILL some seconds later."""
-        send(signal.SIGTERM, self.processes())
+    def shut_down(self, notice: float, boot: int | None = None) -> None:
+        """End a boot (the last) as a preemption does: SIGTERM to every process, and SIGKILL some seconds later."""
+        boot = self.boots if boot is None else boot
+        with self.lock:
+            if boot == self.boots:
+                send(signal.SIGTERM, self.processes())
         deadline = time.monotonic() + notice
-        while time.monotonic() < deadline and self.processes():
+        while time.monotonic() < deadline and boot == self.boots and self.processes():
             time.sleep(0.02)
-        self.kill()
+        self.kill(boot)
 
     def processes(self, words: str = "") -> dict[int, str]:
         """Return the command lines of the host's processes, of those that contain these words."""

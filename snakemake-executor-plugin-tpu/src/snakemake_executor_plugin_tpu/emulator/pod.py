@@ -179,10 +179,11 @@ class EmulatedPod:
     def preempt(self, notice: float = 0.0, name: str = "") -> None:
         """Preempt every slice or the named one; its processes get SIGTERM `notice` seconds before."""
         with self.api.lock:
-            taken = [host for number in self._taken(name) for host in self.groups[number] if host.is_up]
+            hosts = [host for number in self._taken(name) for host in self.groups[number] if host.is_up]
+            taken = [(host, host.boots) for host in hosts]  # a new node may boot before they have ended
             if not notice:
                 self.api.preempt(name)
-        endings = [threading.Thread(target=host.shut_down, args=(notice,)) for host in taken]
+        endings = [threading.Thread(target=host.shut_down, args=(notice, boot)) for host, boot in taken]
         for ending in endings:
             ending.start()
         for ending in endings:

@@ -192,8 +192,11 @@ class Loop:
 
     def _follow(self, current: Document) -> None:
         """Do what is due for the current launch."""
-        task, stop = self.task, self.bucket.read(self._path("stop"))
-        state = task.state()
+        task, state = self.task, self.task.state()
+        if state == "vanished":
+            # First: without their runner they have no fence, and a verdict frees the chips.
+            runner.end_orphans(task)
+        stop = self.bucket.read(self._path("stop"))
         if state == "running":
             stop = stop or self._why_stop(current, task)
             if stop and not (task.folder / "stop").exists():

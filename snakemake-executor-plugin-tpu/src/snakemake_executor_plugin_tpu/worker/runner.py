@@ -27,6 +27,7 @@ PR_SET_CHILD_SUBREAPER = 36
 SHUTDOWN_SECONDS = 2.0
 """A shutdown signals the job as well, which may end before its runner hears of it."""
 STACKS_SECONDS = 5.0
+KILL_SECONDS = 30.0
 CODE = Path(__file__).resolve().parents[2]
 PACKAGE = Path(__file__).resolve().parents[1].name
 TPURUN = """#!/bin/sh
@@ -100,6 +101,26 @@ def _parents() -> "list[tuple[int, int]]":
     return pairs
 
 
+def end_orphans(task: Task) -> None:
+    """Kill what a task has left whose runner was killed: all that has its folder in the environment (on Linux)."""
+    mark = os.fsencode(f"\0TPU_TASK_FOLDER={task.folder}\0")
+    deadline, quiet = time.monotonic() + KILL_SECONDS, 0
+    while quiet < 3 and time.monotonic() < deadline:  # while it starts a program a process has no environment
+        quiet += 1
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in b"\0" + path.read_bytes():
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+                    quiet = 0
+        time.sleep(0.01)
+
+
+def _die_first() -> None:
+    """Let the kernel take the job when memory is short, not its runner or the loop."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
 def clear_libtpu_lock(lock: "Path | None" = None) -> bool:
     """Remove the lock file that a killed process left, unless a living one holds it: libtpu locks it by lockf."""
     lock = lock or Path(tempfile.gettempdir(), "libtpu_lockfile")
@@ -133,7 +154,7 @@ class Runner:
             self._log(f"it could not be started: {type(error).__name__}: {error}")
         # SIGTERM once per process: jobs treat a second one as a request to stop at once.
         self._signal_until_gone(signal.SIGTERM, grace)
-        self._signal_until_gone(signal.SIGKILL, 30.0)
+        self._signal_until_gone(signal.SIGKILL, KILL_SECONDS)
         self._reap()
         clear_libtpu_lock()
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
@@ -173,6 +194,7 @@ class Runner:
         with open(self.folder / "log", "ab", buffering=0) as log:
             nothing = subprocess.DEVNULL
             outside: dict[str, Any] = {"cwd": directory, "env": self.environment, "start_new_session": True}
+            outside |= {"preexec_fn": _die_first}
             self.process = subprocess.Popen(
                 self.spec["argv"], stdin=nothing, stdout=log, stderr=log, **outside
             )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LAUNCH = os.environ["TPU_LAUNCH"]
+MARK = f"{LAUNCH} {os.urandom(8).hex()}"  # each slice of a pool counts its own launches
 AGENT = Path(os.environ["TPU_AGENT"])  # the hosts' code, which has a client of Cloud Storage
 SEEN = ("HOME", "TPU_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "COUNT_OPTION")
 
@@ -63,13 +64,13 @@ def count():
     put(f"launches/{LAUNCH}-{RANK}", json.dumps({"from": step, "environment": seen}))
     print(f"launch {LAUNCH}, rank {RANK} of {SIZE}: from step {step}", flush=True)
     if RANK == 0:
-        put("owner", LAUNCH)
+        put("owner", MARK)
     while step < args.steps:
         time.sleep(args.seconds)
         step += 1
         if RANK == 0:
             # No fault may cause two launches of one job at the same time.
-            if (owner := get("owner")) != LAUNCH:
+            if (owner := get("owner")) != MARK:
                 put(f"duplicates/{LAUNCH}", owner)
                 sys.exit("another launch runs beside this one")
             put("step", step)
