@@ -128,7 +128,7 @@ class Scene:
 
     def up(self, name="pod", node="n1", hosts=1):
         """Let the API have a slice that is READY, with hosts."""
-        orders = {"key": KEY.hex(), "node": node, "times": dict(TIMES)}
+        orders = {"key": KEY.hex(), "node": node, "times": dict(TIMES), "bucket": self.url(name)}
         self.states[name] = PodState("READY", "ACTIVE", incarnation=node, created_here=True, orders=orders)
         self.hosts += [Host(self, name, node, rank) for rank in range(hosts)]
         return self.hosts[-1]

@@ -12,8 +12,10 @@ from scene import KEY, TIMES, Scene, until
 from snakemake_executor_plugin_tpu import pool, slice
 from snakemake_executor_plugin_tpu.cloud import PodState
 from snakemake_executor_plugin_tpu.control import Control, Taken
-from snakemake_executor_plugin_tpu.errors import CloudError
-from snakemake_executor_plugin_tpu.worker import files
+from snakemake_executor_plugin_tpu.errors import CloudError, PodError
+from snakemake_executor_plugin_tpu.settings import ExecutorSettings
+from snakemake_executor_plugin_tpu.slice import key_of
+from snakemake_executor_plugin_tpu.worker import files, loop
 from snakemake_executor_plugin_tpu.worker.bucket import sign
 
 UNCLEAR = ("UNKNOWN_99", "REPAIRING", "RESTARTING", "REIMAGING", "STOPPING", "DELETING")
@@ -405,3 +407,38 @@ def test_the_kernel_takes_a_job_before_its_runner(tmp_path, monkeypatch):
     )
     said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert int(task.tail(1)[0]) == 1000 > int(said.stdout)
+
+
+async def test_a_job_that_prints_faster_than_its_log_is_sent_keeps_its_heartbeat(scene, monkeypatch):
+    monkeypatch.setattr(loop, "CHUNK", 10)
+    monkeypatch.setattr(loop, "CHUNKS", 2)
+    host = scene.up()
+
+    def sent():
+        return sum(len(data) for name, (data, *_) in scene.storage.objects.items() if "/log-0/" in name)
+
+    async with scene.playing(), scene.call() as call:
+        await begun(scene, call)
+        host.asleep = True
+    ((task, *_),) = scene.started
+    (task.folder / "log").write_bytes(bytes(range(100)))
+    scene.storage.now += 1
+    host.step()
+    (beat,) = scene.storage.names("hosts/0/beat")
+    assert (sent(), scene.storage.objects[beat][2]) == (20, scene.storage.now)
+    host.end()
+    host.step()
+    assert (sent(), scene.storage.names("verdict")) == (40, [])
+    for _ in range(4):
+        host.step()
+    assert sent() == 100
+    assert scene.storage.names("verdict")
+
+
+def test_a_slice_whose_jobs_are_in_another_bucket_is_no_free_one(scene):
+    scene.up()
+    for bucket in ("bucket", "gs://bucket/"):
+        assert key_of(scene.states["pod"], ExecutorSettings(name="pod", bucket=bucket)) == KEY
+    sentence = "has its jobs in gs://bucket, and this call names gs://other: use that bucket"
+    with pytest.raises(PodError, match=sentence):
+        key_of(scene.states["pod"], ExecutorSettings(name="pod", bucket="other"))

@@ -343,7 +343,9 @@ def test_every_restart_and_state_has_noise_of_its_own():
 @pytest.mark.parametrize("content", [b"", b"12345", b"\xff" * 3000])
 def test_damaged_weights_are_named_with_the_remedy(tmp_path, content):
     (tmp_path / "weights.safetensors").write_bytes(content)
-    with pytest.raises(UserError, match=r"weights\.safetensors is damaged .* trained again once its run folder is deleted"):
+    with pytest.raises(
+        UserError, match=r"weights\.safetensors is damaged .* trained again once its run folder is deleted"
+    ):
         load_weights(tmp_path)
 
 

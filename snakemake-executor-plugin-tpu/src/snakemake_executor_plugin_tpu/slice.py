@@ -42,14 +42,25 @@ TROUBLE = (PodError, BucketOffline, Refused, Forged)
 
 
 def key_of(state: PodState, settings: ExecutorSettings) -> bytes:
-    """Return the key in the node's metadata. Raises PodError if this plugin has not created the slice."""
+    """Return the key in the node's metadata. Raises PodError if this plugin has not created the slice, or its jobs are
+    in another bucket."""
     try:
-        return bytes.fromhex(state.orders["key"])
+        key, bucket = (
+            bytes.fromhex(state.orders["key"]),
+            str(state.orders["bucket"]).partition(f"/{FOLDER}/")[0],
+        )
     except (KeyError, ValueError):
         raise PodError(
             f"TPU pod {settings.name} was not created by this version of the plugin: its hosts look for no jobs. Use "
             f"another tpu-name, or delete it by {DOWN}."
         ) from None
+    named = f"gs://{(settings.bucket or '').removeprefix('gs://').rstrip('/')}"
+    if bucket != named:
+        raise PodError(
+            f"TPU pod {settings.name} has its jobs in {bucket}, and this call names {named}: use that bucket, or "
+            "another tpu-name."
+        )
+    return key
 
 
 class Slice:

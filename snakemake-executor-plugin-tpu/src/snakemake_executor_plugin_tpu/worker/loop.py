@@ -22,6 +22,9 @@ from .idle import Idle
 from .tpurun import rank_variables
 
 CHUNK = 256 << 10
+CHUNKS = (
+    8  # of the log in a tick, so that heartbeats go on beside a job that prints faster than it is uploaded
+)
 TAIL_LINES = 20
 RESTARTED: Document = {"code": None, "why": "restarted"}
 BUILD_PAUSES = (5.0, 600.0)
@@ -201,8 +204,8 @@ class Loop:
             stop = stop or self._why_stop(current, task)
             if stop and not (task.folder / "stop").exists():
                 write_json(task.folder / "stop", {"grace": current["grace"], **stop})
-        if state != "absent":
-            self._upload(current, task, last=state != "running")
+        if state != "absent" and not self._upload(current, task, last=state != "running"):
+            return
         if current["index"]:
             self._follow_rank(current, task, state, stop)
         elif state == "absent":
@@ -296,15 +299,21 @@ class Loop:
 
     # ---- what is written often
 
-    def _upload(self, current: Document, task: Task, last: bool) -> None:
-        """Add chunks of the log. Each is created once, so a loop that has lost count finds what is there."""
+    def _upload(self, current: Document, task: Task, last: bool) -> bool:
+        """Add chunks of the log. Each is created once, so a loop that has lost count finds what is there.
+
+        Returns False if the task has ended and some of its log is left for the next tick.
+        """
         if not last and time.monotonic() - self.logged_at < self.times["log"]:
-            return
+            return True
         self.logged_at = time.monotonic()
         # What a rank printed in each run of tpurun follows in the same numbering.
         sent: int = read_json(task.folder / "sent", 0)
         with contextlib.suppress(FileNotFoundError), open(task.folder / "log", "rb") as log:
-            while log.seek(sent) == sent and (data := log.read(CHUNK)):
+            for _ in range(CHUNKS):
+                log.seek(sent)
+                if not (data := log.read(CHUNK)):
+                    return True
                 number = current["chunks"] + 1
                 name = self._path(f"log-{current['index']}/{number:06d}")
                 try:
@@ -316,6 +325,8 @@ class Loop:
                 write_json(task.folder / "sent", sent)
                 current["chunks"] = number
                 self._save()
+            return not last
+        return True
 
     def _beat(self) -> None:
         now, task = time.monotonic(), self.task if self.current else None
