@@ -1,8 +1,10 @@
 """Names of jobs: the same on every machine and in every call, so that a running job is found again."""
 
+import contextlib
 import hashlib
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
@@ -36,8 +38,18 @@ def fingerprint_of(job: Any) -> str:
     how = []
     for part in members(job):
         rest = [sorted(map(_where, part.input)), str(part.params), str(part.threads)]
+        rest += [text] if (text := _script(part.rule)) else []
         how.append([part.rule.name, str(part.rule.shellcmd), *rest])
     return _hash(sorted(how, key=str))[:16]
+
+
+def _script(rule: Any) -> str:
+    """Return the text of a rule's `script:`, "" where there is none, or its name has wildcards."""
+    if not rule.script:
+        return ""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return Path(rule.basedir.join(rule.script).get_path_or_uri(secret_free=True)).read_text()
+    return ""
 
 
 def label_of(job: Any) -> str:
