@@ -64,7 +64,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(words, said, capsys):
         ("data source --config none.json --out o", "--config none.json cannot be read: No such file"),
         (f"data source --config {sys.executable} --out o", "is not UTF-8 text"),
         ("data build --config {} --source none --out o", "none/manifest.json does not exist"),
-        ("evaluate --run r --data d --out e.json --threads -1", "--threads: must be at least 1, not -1"),
+        ("evaluate --run r --data d --out e.json --threads 0", "--threads: must be at least 1, not 0"),
         ("data inspect none", "none is not a folder"),
         ("data inspect .", "is neither a data set"),
         ("table --experiment nowhere.json --out t.csv", "--experiment nowhere.json cannot be read"),

@@ -252,14 +252,19 @@ async def test_a_launch_never_begins_after_its_verdict(scene):
         assert host.loop.done == ["job", 1]
 
 
+async def left_on_one_of_two(scene):
+    """Let a call end whose job goes on, on the first of two slices; then the second is up as well."""
+    async with scene.call(slices=2) as call:
+        await begun(scene, call)
+    scene.up("pod-1")
+
+
 @pytest.mark.parametrize("then", ["READY", "lost", "never", "refused"])
 async def test_no_job_starts_elsewhere_while_one_slice_of_several_is_unclear(scene, monkeypatch, then):
     scene.states["pod-1"] = PodState()
     scene.up("pod-0")
     async with scene.playing():
-        async with scene.call(slices=2) as call:
-            await begun(scene, call)
-        scene.up("pod-1")
+        await left_on_one_of_two(scene)
         if then == "refused":
             scene.storage.strike = lambda name: "/pod-0/" in name and 403
         else:
@@ -300,9 +305,7 @@ async def test_no_job_starts_elsewhere_while_the_slice_of_its_launch_is_in_troub
     scene.states["pod-1"] = PodState()
     scene.up("pod-0")
     async with scene.playing():
-        async with scene.call(slices=2) as call:
-            await begun(scene, call)
-        scene.up("pod-1")
+        await left_on_one_of_two(scene)
         async with scene.call(slices=2) as call:
             assert (await ended(scene, call.run("other")[1], scene.hosts[1])).ok
             monkeypatch.setattr(slice, "TROUBLE_SECONDS", -1 if then == "never" else 3600)

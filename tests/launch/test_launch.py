@@ -102,8 +102,10 @@ def test_a_second_run_waits_for_a_living_one_and_a_plan_does_not(fresh):
         handle.flush()
         fcntl.flock(handle, fcntl.LOCK_EX)
         command = (sys.executable, "-m", "trm", "study", "run", "--profile", "profiles/local")
-        plan = subprocess.run([*command, "-n"], cwd=fresh.folder, capture_output=True, text=True, timeout=120)
-        assert "html_report" in plan.stdout
+        plan = subprocess.run(
+            [*command, "-np"], cwd=fresh.folder, capture_output=True, text=True, timeout=120
+        )
+        assert ", 1 report: from these results" in plan.stderr
         second = start(*command, "--list-rules", cwd=fresh.folder, stderr=subprocess.PIPE)
         assert "another run (process 4711) is active in this folder" in second.stderr.readline()
         assert second.poll() is None

@@ -25,7 +25,7 @@ def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
         name: auto, cpu, cuda or xla.
         threads: CPU threads of this process; None: chosen by torch.
     """
-    if threads is not None and threads < 0:
+    if threads is not None and threads < 1:
         raise UserError(f"--threads: must be at least 1, not {threads}")
     if threads:
         torch.set_num_threads(threads)

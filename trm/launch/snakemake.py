@@ -1,6 +1,7 @@
 """`python -m trm study run`: Snakemake, once any other run in this folder has ended."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from trm.launch import console, lock
 from trm.pipeline.settings import EVENTS, parse_overrides
 from trm.study.reading import read_yaml
 
+DRY = re.compile(r"-[npqFk]*n[npqFk]*|--dry-?run")
+"""Arguments by which Snakemake only plans."""
 PERIOD = 0.25
 """Seconds between two reads of the events."""
 
@@ -55,7 +58,7 @@ def launch(arguments: list[str]) -> int:
         if (profile / "config.yaml").exists():
             for path in profile.glob("*.yaml"):
                 read_yaml(path)  # Snakemake would show a traceback without the file's name
-    if not {"-n", "--dry-run", "--dryrun"}.isdisjoint(arguments):
+    if any(map(DRY.fullmatch, arguments)):
         return _run(arguments)  # a plan waits for nobody
     with lock.wait_and_join() as handle:
         return _run(arguments, handle)
@@ -63,15 +66,14 @@ def launch(arguments: list[str]) -> int:
 
 def _run(arguments: list[str], handle: TextIO | None = None) -> int:
     snakemake = Path(sys.executable).with_name("snakemake")
+    shared = [handle.fileno()] if handle else []  # Snakemake shares the lock: it may outlive this process
 
     def start(
         environment: dict[str, str] | None = None, output: int | None = None
     ) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [str(snakemake), *arguments],
-            pass_fds=[handle.fileno()]
-            if handle
-            else [],  # Snakemake shares the lock: it may outlive this process
+            pass_fds=shared,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             env=environment,
             stdout=output,

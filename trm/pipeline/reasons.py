@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trm.analysis.words import listed
+from trm.errors import UserError
 from trm.io import differences, read_json
 from trm.pipeline.estimates import DRAWING, Job
 from trm.pipeline.project import REPORT, Project
@@ -113,7 +114,8 @@ class Words:
         if begun == {""} and earlier:
             config = project.runs[run].config.model_dump(mode="json")
             changed = min((differences(found["config"], config) for found in earlier), key=len)
-            return f"other settings than before ({listed([*changed][:SHOWN])}) in"
+            if changed:
+                return f"other settings than before ({listed([*changed][:SHOWN])}) in"
         if begun == {""}:
             return "first runs of"
         return "new seeds of" if run in begun else "new grid points of"
@@ -122,7 +124,7 @@ class Words:
 @cache
 def _training(run: Path) -> dict[str, Any]:
     """`config` and `recipe_version` of a finished run; empty: unknown."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
+    with suppress(UserError, ValueError, TypeError, KeyError):
         found = read_json(run / TRAINING)
         return {"config": dict(found["config"]), "recipe_version": int(found["recipe_version"])}
     return {}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .allocation import libtpu_variables, slice_of
 from .control import Control, Taken
@@ -366,8 +366,7 @@ class JobRun:
 
     async def _judge(self, slice: Slice, verdict: Document) -> Outcome | None:
         """Return the outcome of the job, or None if it is launched again."""
-        control = self.control
-        assert control
+        control = cast(Control, self.control)
         why, code = str(verdict["why"]), verdict["code"]
         if code == 0 and why == "exited":
             self._note_health(slice, False)

@@ -179,7 +179,7 @@ def _lower(draws: Array) -> float:
 
 def budgets(cost: Array) -> Array:
     """The budget of each run [N]: the geometric mean of the costs that exceed the least of them by less than EQUAL."""
-    level = np.empty(len(cost))
+    level = np.full(len(cost), np.nan)
     while (left := cost > 0).any():
         same = left & (cost <= EQUAL * cost[left].min())
         level[same] = np.exp(np.log(cost[same]).mean())

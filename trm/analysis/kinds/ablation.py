@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.findings import Contrast, compared, contrast
@@ -182,19 +181,19 @@ def interactions(
     """Does each effect at the first hue value hold at the others, at the points that both have?"""
     first, *others = parts
     found: dict[tuple[Any, ...], Contrast] = {}
-    for hue, value in product(others, values):
-        rows = pd.concat([parts[first], parts[hue]])
+    for hue in others:
         try:
-            both = common.groups(table.alike(rows, str(spec.hue), spec.x)[0], spec.hue)
+            rows, _ = table.alike(pd.concat([parts[first], parts[hue]]), str(spec.hue), spec.x)
         except UserError:
             continue
-        series = [by_seed(both[at], spec, level) for at in (first, hue) for level in (baseline, value)]
-        if value != baseline and min(map(len, series)):
-            against, place = (setting_in_words(str(spec.hue), at) for at in (first, hue))
-            names = setting_in_words(spec.x, value), against, place
-            found["interaction", hue, value] = Contrast(
-                stats.interaction(*series), *names, kind="interaction"
-            )
+        both = common.groups(rows, spec.hue)
+        against, place = (setting_in_words(str(spec.hue), at) for at in (first, hue))
+        for value in (value for value in values if value != baseline):
+            series = [by_seed(both[at], spec, level) for at in (first, hue) for level in (baseline, value)]
+            if min(map(len, series)):
+                names = setting_in_words(spec.x, value), against, place
+                mean = stats.interaction(*series)
+                found["interaction", hue, value] = Contrast(mean, *names, kind="interaction")
     return found
 
 

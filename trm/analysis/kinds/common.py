@@ -20,9 +20,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 from trm.analysis import stats
 from trm.analysis.findings import Finding
 from trm.analysis.labels import Label, label
-from trm.analysis.scales import BinaryLocator, fitting, round_values, shown
+from trm.analysis.scales import BinaryLocator, fitting, round_values
 from trm.analysis.scales import nice as nice
 from trm.analysis.scales import panel_width as panel_width
+from trm.analysis.scales import shown as shown
 from trm.analysis.specs import FitSpec
 from trm.analysis.stats import Mean
 from trm.analysis.tables import Table

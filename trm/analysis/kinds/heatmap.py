@@ -102,7 +102,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         bar.locator = mpl.ticker.MaxNLocator(5, steps=[1, 2, 5, 10])
     bar.set_label(common.wrap(label(spec.z).axis, 26))
     if label(spec.z).percent:  # of shares
-        bar.formatter = mpl.ticker.FuncFormatter(lambda value, _: f"{100 * value:.3g}")
+        bar.formatter = mpl.ticker.FuncFormatter(lambda value, _: common.shown(label(spec.z), value))
     bar.update_ticks()
     findings = best_of(parts, spec)
     caption = "Each cell: mean over seeds ± half of its 95 % interval. The colours span the means."
