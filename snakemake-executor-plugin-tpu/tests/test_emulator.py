@@ -1,6 +1,7 @@
 """The emulator is as strict as Google, and its hosts die and boot as a whole."""
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from snakemake_executor_plugin_tpu.cloud import TpuCloud
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod
 from snakemake_executor_plugin_tpu.emulator.hosts import Host, processes_with
 from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, NAME, PROJECT, ZONE
+from snakemake_executor_plugin_tpu.errors import CloudError
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
 PARENT = f"projects/{PROJECT}/locations/{ZONE}"
@@ -36,13 +38,21 @@ def pod(tmp_path_factory):
         yield pod
 
 
-async def create(pod):
+@contextlib.asynccontextmanager
+async def asked(pod, **settings):
+    """Ask for a slice; yield the client."""
     where = {"project": PROJECT, "zone": ZONE, "name": NAME, "accelerator_type": pod.accelerator_type}
-    cloud = TpuCloud(ExecutorSettings(**where, api_endpoint=f"127.0.0.1:{pod.api.port}"), print)
+    endpoint = f"127.0.0.1:{pod.api.port}"
+    cloud = TpuCloud(ExecutorSettings(**{**where, **settings}, api_endpoint=endpoint), print)
     await cloud.create({"startup-script": SCRIPT, "word": "own"})
-    while not (await cloud.describe()).is_ready:
-        await asyncio.sleep(0.05)
+    yield cloud
     await cloud.close()
+
+
+async def create(pod):
+    async with asked(pod) as cloud:
+        while not (await cloud.describe()).is_ready:
+            await asyncio.sleep(0.05)
 
 
 def ask(url, data=None, method=None, **headers):
@@ -117,6 +127,16 @@ def test_the_script_runs_at_each_boot_and_the_disk_stays(pod, monkeypatch):
     until(lambda: host.serial.count("boots on") == 2)
     assert (host.home / "kept").exists()
     assert before not in host.processes()
+
+
+async def test_a_slice_that_the_emulator_does_not_have_waits_for_capacity(pod):
+    async with asked(pod, name="second") as cloud:
+        pod.api.created[cloud.queued_name] -= 3600
+        state = await cloud.describe()
+        assert (state.node, state.queued) == ("ABSENT", "WAITING_FOR_RESOURCES")
+    with pytest.raises(CloudError, match="slices of this emulator have 2 hosts, and a v4-32 has more"):
+        async with asked(pod, name="third", accelerator_type="v4-32"):
+            pass
 
 
 def test_a_pod_from_a_shell(tmp_path):

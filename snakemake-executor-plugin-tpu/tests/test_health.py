@@ -1,7 +1,7 @@
 """What the ends of launches say about hosts and jobs."""
 
 from snakemake_executor_plugin_tpu.health import Health
-from snakemake_executor_plugin_tpu.job import CONTROL, reason_of
+from snakemake_executor_plugin_tpu.logs import plain, reason_of
 from snakemake_executor_plugin_tpu.records import JobRecord, is_newer
 from snakemake_executor_plugin_tpu.slice import describe_beat
 
@@ -82,7 +82,7 @@ def test_the_reason_of_a_failure_is_the_line_of_the_job():
 
 def test_no_control_character_of_a_job_reaches_the_terminal():
     every = "".join(map(chr, range(0x300)))
-    shown = CONTROL.sub("", f"\x1b[31m{every}\x1b]0;title\x07\x1b[2")
+    shown = plain(f"\x1b[31m{every}\x1b]0;title\x07\x1b[2")
     assert all(each in "\t\n" or 32 <= ord(each) < 127 or ord(each) >= 160 for each in shown)
 
 

@@ -9,6 +9,7 @@ import pytest
 from calls import Controller, eventually
 from study import until
 
+from snakemake_executor_plugin_tpu.__main__ import Cli
 from snakemake_executor_plugin_tpu.google import storage_transport
 from snakemake_executor_plugin_tpu.worker import idle
 from snakemake_executor_plugin_tpu.worker.bucket import Bucket, Found, sign, verify
@@ -123,7 +124,7 @@ WAITS = "echo begun; while [ ! -e ~/go ]; do sleep 0.1; done"
 
 
 async def test_a_pod_without_controller_deletes_itself_after_its_job_unless_somebody_holds_it(
-    empty_pod, tmp_path, fast
+    empty_pod, tmp_path, fast, capsys
 ):
     async with Controller(empty_pod, tmp_path, idle_delete=0.05) as controller:
         running = asyncio.ensure_future(controller.run(command=WAITS))
@@ -136,6 +137,8 @@ async def test_a_pod_without_controller_deletes_itself_after_its_job_unless_some
     bucket.put("hold", sign(bucket.key, "hold", {"seconds": 3600}))
     until(lambda: bucket.get("controller").age > 6)  # longer than the pod may be idle
     assert empty_pod.api.nodes
+    await Cli(SimpleNamespace(command="status"), controller.settings).run()
+    assert "held for another 60 minutes (`hold 0` ends it)" in capsys.readouterr().out
     for host in empty_pod.hosts:
         (host.home / "go").touch()
     until(lambda: not empty_pod.jobs())

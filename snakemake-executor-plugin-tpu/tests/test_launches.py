@@ -5,17 +5,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from scene import KEY, TIMES, Scene, until
-from snakemake.sourcecache import LocalSourceFile
 
 from snakemake_executor_plugin_tpu import pool, slice
 from snakemake_executor_plugin_tpu.cloud import PodState
 from snakemake_executor_plugin_tpu.control import Control, Taken
 from snakemake_executor_plugin_tpu.errors import CloudError, PodError
-from snakemake_executor_plugin_tpu.identity import fingerprint_of
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 from snakemake_executor_plugin_tpu.slice import key_of
 from snakemake_executor_plugin_tpu.worker import files, loop
@@ -448,19 +445,3 @@ def test_a_slice_whose_jobs_are_in_another_bucket_is_no_free_one(scene):
     sentence = "has its jobs in gs://bucket, and this call names gs://other: use that bucket"
     with pytest.raises(PodError, match=sentence):
         key_of(scene.states["pod"], ExecutorSettings(name="pod", bucket="other"))
-
-
-def test_a_job_whose_script_has_changed_is_outdated(tmp_path):
-    (tmp_path / "Snakefile").write_text("")
-    script = tmp_path / "count.py"
-    rule = SimpleNamespace(
-        name="count", shellcmd=None, script="count.py", basedir=LocalSourceFile(str(tmp_path))
-    )
-    one = SimpleNamespace(rule=rule, input=[], params={}, threads=1, is_group=lambda: False)
-    script.write_text("1")
-    first = fingerprint_of(one)
-    assert fingerprint_of(one) == first
-    script.write_text("2")
-    assert fingerprint_of(one) != first
-    rule.script = "{name}.py"
-    assert fingerprint_of(one)

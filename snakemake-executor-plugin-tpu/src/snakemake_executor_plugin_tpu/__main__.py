@@ -14,6 +14,8 @@ The settings are those of the plugin without the prefix `tpu-`, from the profile
 """
 
 import asyncio
+import contextlib
+import math
 import os
 import re
 import signal
@@ -154,6 +156,10 @@ class Cli:
         beats = control.beats.values()
         guards = [beat["guard"] for beat in beats]
         print(guard_in_words(next(iter(guards), None), min((beat["idle"] for beat in beats), default=0.0)))
+        with contextlib.suppress(Forged):  # which keeps nothing
+            held = await asyncio.to_thread(control.bucket.get, "hold")
+            if held and (rest := verify(control.bucket.key, "hold", held.data)["seconds"] - held.age) > 0:
+                print(f"held for another {math.ceil(rest / 60)} minutes (`hold 0` ends it)")
         if trouble := guard_trouble(guards):
             print(red(trouble))
         print(f"{'host':6} {'load':>6} {'cpus':>5} {'memory':>14} {'disk':>9}   job")
@@ -176,6 +182,8 @@ class Cli:
         rank, settings = (self.args.words or ["0"])[0], self.settings
         if not rank.isdigit():
             raise PodError(f"{rank!r} is no host: `ssh RANK` prints the command for one, numbered from 0.")
+        if int(rank) >= (hosts := slice_of(settings.accelerator_type).hosts):
+            raise PodError(f"A {settings.accelerator_type} has {hosts} hosts, numbered from 0: no host {rank}.")
         tunnel = " --tunnel-through-iap" * settings.internal_ips
         where = f"--zone={settings.zone} --project={settings.project}"
         print(f"gcloud compute tpus tpu-vm ssh {settings.name} {where} --worker={rank}{tunnel}")
@@ -232,7 +240,8 @@ class Cli:
 async def run_on_slices(args: Any, slices: list[ExecutorSettings]) -> int:
     """Run the command on every slice; ssh and stop on one."""
     if args.slice is not None and not 0 <= args.slice < len(slices):
-        raise PodError(f"There are {len(slices)} slices, numbered from 0: no slice {args.slice}.")
+        are, plural = ("is", "") if len(slices) == 1 else ("are", "s")
+        raise PodError(f"There {are} {len(slices)} slice{plural}, numbered from 0: no slice {args.slice}.")
     chosen = slices if args.slice is None else [slices[args.slice]]
     if len(chosen) > 1 and args.command in ("ssh", "stop"):
         raise PodError(f"There are {len(chosen)} slices: say which by --slice N.")

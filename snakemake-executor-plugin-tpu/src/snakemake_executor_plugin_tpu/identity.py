@@ -3,11 +3,15 @@
 import contextlib
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
+from snakemake.io import is_flagged
 from snakemake_interface_common.exceptions import WorkflowError
+
+CLOCK_SECONDS = 2.0  # the server's times are whole seconds
 
 
 def members(job: Any) -> list[Any]:
@@ -50,6 +54,27 @@ def _script(rule: Any) -> str:
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return Path(rule.basedir.join(rule.script).get_path_or_uri(secret_free=True)).read_text()
     return ""
+
+
+def why_outdated(job: Any, forced: bool, launched: float, ended: bool) -> str:
+    """Return why a launch of this job from an earlier call does not serve, "" if it does.
+
+    `launched` is in seconds since the epoch. What a running launch makes is new; one that has ended well must have left
+    its outputs, and is run again if the user forces it.
+    """
+    parts = members(job)
+    outputs = [file for part in parts for file in part.output]
+    made = set(map(_where, outputs))
+    for file in (file for part in parts for file in part.input):
+        if _where(file) not in made and not is_flagged(file, "ancient"):
+            changed = file.storage_object.mtime() if file.is_storage else os.path.getmtime(file)
+            if changed > launched + CLOCK_SECONDS:
+                return f"{_where(file)} has changed since"
+    if ended and forced:
+        return "it is forced"
+    lasting = [file for file in outputs if file.is_storage and not (job.is_group() and is_flagged(file, "temp"))]
+    gone = [_where(file) for file in lasting if not file.storage_object.exists()] if ended else []
+    return f"its output {gone[0]} is gone" if gone else ""
 
 
 def label_of(job: Any) -> str:

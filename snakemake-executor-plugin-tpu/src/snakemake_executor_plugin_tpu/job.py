@@ -2,18 +2,20 @@
 
 import asyncio
 import contextlib
-import itertools
-import re
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from snakemake_interface_common.exceptions import WorkflowError
+
 from .allocation import libtpu_variables, slice_of
 from .control import Control, Taken
-from .errors import COMMAND, PodError, red
+from .errors import COMMAND, red
 from .health import EARLY_SECONDS, SUSPECTS, Place
+from .logs import LaunchLog, log_files, plain, reason_of
 from .pool import Pool
 from .records import JobRecord
 from .settings import ExecutorSettings
@@ -25,10 +27,6 @@ TERMINATED = (137, 143)
 CHECK_SECONDS = 600.0
 NOTICE_SECONDS = 30.0  # in which the API tells of a preemption that has ended a process already
 ENDING_SECONDS = 15.0  # in which the hosts of an ended launch get free and send their last lines
-CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-OF_SNAKEMAKE = re.compile(
-    r"\[?(\w{3} \w{3} +\d+ .*\]|Error in rule|RuleException|Exiting because|WorkflowError)"
-)
 # Ends of a launch that are none of the job's.
 LOST = {
     "restarted": "its host was restarted",
@@ -40,17 +38,11 @@ LOST = {
     "again": "it asked to be launched again",
     "stalled": "it made no progress for {stall:g} minutes (its stacks are in its logs)",
     "runtime": "it was stopped after {runtime:g} minutes (resources: runtime)",
-    "outdated": "its command or its parameters have changed",
+    "outdated": "it is outdated",
     "moved": "it has a new checkpoint and goes to another host",
 }
 PROVED = {"lost", "restarted", "shutdown", "fence"}
 """Ends that prove nothing against a job whose first checkpoint was not due yet."""
-
-
-def reason_of(tail: Sequence[str]) -> str:
-    """Return the last line that the job itself has printed: what Snakemake says of a failure follows it."""
-    own = list(itertools.takewhile(lambda line: not OF_SNAKEMAKE.match(line), tail))
-    return next((line.strip()[:120] for line in reversed(own or list(tail)) if line.strip()), "")
 
 
 @dataclass(frozen=True)
@@ -74,6 +66,9 @@ class JobRequest:
     """Slice and host of a check."""
     like: str = ""
     """Jobs of one host with the same text, the rule's resource `tpu_like`, should be equally fast."""
+    outdated: Callable[[float, bool], str] = lambda launched, ended: ""
+    """Return why a launch of an earlier call is not what this call asks for, "" if it is: by when it was launched, in
+    seconds since the epoch, and whether it has ended well. May ask storage, and block."""
 
 
 @dataclass
@@ -89,7 +84,7 @@ class Outcome:
     @classmethod
     def of_error(cls, error: BaseException, logs: Sequence[Path] = ()) -> "Outcome":
         internal = f"Internal error of the plugin in this job: {type(error).__name__}: {error}"
-        known = isinstance(error, (PodError, Refused, Forged, OSError))
+        known = isinstance(error, (WorkflowError, Refused, Forged, OSError))
         return cls(False, str(error) if known else internal, list(logs))
 
 
@@ -113,12 +108,12 @@ class JobRun:
         self.cancelled = False
         self._cells: dict[str, Cell] = {}
         self._records: dict[str, JobRecord] = {}
+        self._launched: dict[str, float] = {}
+        """By slice: the job's record, and when it was last written, in seconds since the epoch."""
         self._hosts: list[int] = []
         self._lasted = 0.0
         self._moved, self._steps = False, list[tuple[float, float]]()
         """Whether it has left a slow host, and when it reported which progress in this launch."""
-        self._read: dict[int, int] = {}
-        self._rest: dict[int, bytes] = {}
 
     @property
     def slot(self) -> str:
@@ -154,7 +149,7 @@ class JobRun:
                 if ended:
                     return ended
         except Exception as error:
-            return Outcome.of_error(error, self._log_files())
+            return Outcome.of_error(error, log_files(self.logs))
         finally:
             self.pool.release(self)
 
@@ -169,15 +164,19 @@ class JobRun:
         record = self.record
         launch = f"{self.request.label}: launch {record.launch} of an earlier call"
         verdict = await self._call(control.bucket.read, self._path("verdict"))
-        same = record.fingerprint == self.request.fingerprint
+        began, ended = self._launched[control.bucket.url], bool(verdict and verdict["code"] == 0)
+        outdated = "its command or its parameters have changed"
+        if record.fingerprint == self.request.fingerprint:
+            outdated = await asyncio.to_thread(self.request.outdated, began, ended)
         if verdict:
+            self._log = self._new_log()
             await self._read_logs(control, last=True)
-        if verdict and same and verdict["code"] == 0:
+        if verdict and verdict["code"] == 0 and not outdated:
             self.say(f"{launch} has ended well")
             return self._success(verdict)
         if verdict:
             # A failure was told, or its call did not live to tell: it is launched again.
-            why = f"{verdict['why']}, code {verdict['code']}" if same else LOST["outdated"]
+            why = outdated or f"{verdict['why']}, code {verdict['code']}"
             self.say(f"{launch} ended without a controller ({why})")
             record.state = "collected"
             return None
@@ -186,15 +185,15 @@ class JobRun:
             await self._give_up(control, "no host has it")
             record.state = "collected"
             return None
-        if same:
+        if not outdated:
             self.say(f"{launch} is found on w{record.hosts[0]} of {slice.name}")
         else:
-            self.say(f"{launch} is outdated and is stopped")
+            self.say(f"{launch} is outdated ({outdated}) and is stopped")
             await self._call(control.bucket.create, self._path("stop"), {"why": "outdated"})
         slice.take(self.slot, [rank for rank in record.hosts if rank not in slice.holder])
         verdict = await self._follow(slice, control)
         self.pool.release(self)
-        return await self._judge(slice, verdict if same else {**verdict, "why": "outdated"})
+        return await self._judge(slice, {**verdict, "why": "outdated"} if outdated else verdict)
 
     async def _load(self, control: Control) -> JobRecord:
         """Read the record in this slice; what this call knows of earlier losses goes with the job."""
@@ -202,6 +201,7 @@ class JobRun:
         if name not in self._cells:
             cell = self._cells[name] = await self._call(control.record, self.slot)
             self._records[name] = JobRecord.of(cell.document)
+            self._launched[name] = time.time() - cell.age
         found = self._records[name]  # each slice counts its own launches
         if self.record.losses:
             found.preemptions, found.stalled = self.record.preemptions, self.record.stalled
@@ -273,7 +273,7 @@ class JobRun:
     async def _follow(self, slice: Slice, control: Control) -> Document:
         """Return the verdict of the launch, once its hosts are free again. Gives it up if they are gone."""
         began, self._hosts = time.monotonic(), list(self.record.hosts)
-        self._read, self._rest, self._steps = {}, {}, []
+        self._log, self._steps = self._new_log(), []
         await self._hand_out(slice, control)
         if self.cancelled:
             await self._stop("cancelled")
@@ -374,7 +374,7 @@ class JobRun:
         if why in ("stopped", "cancelled"):
             await self._finish(control)
             said = f"was stopped by `{COMMAND} stop`."
-            return Outcome(False, said, self._log_files(), stopped=why == "stopped")
+            return Outcome(False, said, log_files(self.logs), stopped=why == "stopped")
         if why == "exited":
             if not (lost := await self._why_blameless(slice, control, verdict)):
                 await self._finish(control)
@@ -398,7 +398,7 @@ class JobRun:
             self.record.finish()
         await self._save(control)
         if message:
-            return Outcome(False, message, self._log_files())
+            return Outcome(False, message, log_files(self.logs))
         self.say(f"{self.request.label}: {told}; launching it again")
         return None
 
@@ -431,7 +431,7 @@ class JobRun:
         return Outcome(True, started=verdict.get("started", 0.0), ended=verdict.get("ended", 0.0))
 
     def _failure(self, slice: Slice, verdict: Document) -> Outcome:
-        tail = [CONTROL.sub("", line) for line in verdict.get("tail", [])]
+        tail = map(plain, verdict.get("tail", []))
         lines = "".join(f"\n        {line}" for line in tail if line.strip())
         host = f"w{verdict['host']}" if len(self.pool.slices) == 1 else f"w{verdict['host']} of {slice.name}"
         where = f"rank {verdict.get('rank', 0)} on {host}" if self.request.hosts > 1 else host
@@ -440,7 +440,7 @@ class JobRun:
             message += f" {aside}."
         message += f" Its last lines:{lines}\n" if lines else ""
         times = verdict.get("started", 0.0), verdict.get("ended", 0.0)
-        return Outcome(False, message, self._log_files(), *times)
+        return Outcome(False, message, log_files(self.logs), *times)
 
     async def _finish(self, control: Control) -> None:
         self.record.finish()
@@ -464,37 +464,20 @@ class JobRun:
 
     # ---- its logs
 
-    async def _read_logs(self, control: Control, last: bool) -> None:
-        """Copy new chunks of every rank's log to this machine, and show them."""
-        me = [self.slot, self.record.launch]
-        for index, rank in enumerate(self.record.hosts):
-            beat, number = control.beats.get(rank), self._read.get(index, 0)
-            known = beat["chunks"] if beat and beat["job"] == me else 0
-            while last or number < known:
-                found = await self._call(control.bucket.get, self._path(f"log-{index}/{number + 1:06d}"))
-                if found is None:
-                    break
-                number += 1
-                self._read[index] = number
-                self._show(index, found.data, first=number == 1)
-
-    def _show(self, index: int, data: bytes, first: bool) -> None:
+    def _new_log(self) -> LaunchLog:
         name = f"launch-{self.record.launch}"
         if self.slice and len(self.pool.slices) > 1:  # each slice counts its own launches
             name += f"-{self.slice.name}"
-        folder = self.logs / name
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with open(folder / f"rank{index}.log", "wb" if first else "ab") as file:
-                file.write(data)
-        except OSError:
-            pass  # a full disk costs this copy of the log but not the job
-        *lines, self._rest[index] = (self._rest.get(index, b"") + data).split(b"\n")
-        for line in lines:
-            # Of a progress bar, which overwrites its line, the last state is shown.
-            text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
-            self.say(f"[{self.request.label} {index}] {CONTROL.sub('', text)}")
+        return LaunchLog(self.logs / name, self.request.label, self.say)
 
-    def _log_files(self) -> list[Path]:
-        folders = sorted(self.logs.glob("launch-*"), key=lambda path: path.stat().st_mtime)
-        return [path for path in sorted(folders[-1].glob("*.log")) if path.stat().st_size] if folders else []
+    async def _read_logs(self, control: Control, last: bool) -> None:
+        """Copy what is new of every rank's log to this machine, and show it."""
+        me, log = [self.slot, self.record.launch], self._log
+        for index, rank in enumerate(self.record.hosts):
+            beat = control.beats.get(rank)
+            known = math.inf if last else beat["chunks"] if beat and beat["job"] == me else 0
+            while (number := log.chunks.get(index, 0)) < known:
+                found = await self._call(control.bucket.get, self._path(f"log-{index}/{number + 1:06d}"))
+                if found is None:
+                    break
+                log.add(index, found.data)

@@ -84,6 +84,8 @@ class ExecutorSettings(ExecutorSettingsBase):
         for name, value in vars(self).items():
             if isinstance(value, int | float) and value < 0:
                 raise WorkflowError(f"tpu-{name.replace('_', '-')} is {value}: it cannot be negative.")
+        if self.slices < 1:
+            raise WorkflowError("tpu-slices is 0: a pod has at least one slice.")
         self.end_time()
         self.price()
         slice_of(self.accelerator_type)

@@ -79,6 +79,7 @@ class EmulatedPod:
         ]
         self.groups = [self.hosts[first : first + size] for first in range(0, size * slices, size)]
         self.booted: dict[int, Any] = {}
+        self.api.free, self.api.most_hosts = lambda: len(self.groups) - len(self.booted), size
 
     def __enter__(self) -> "EmulatedPod":
         """Start the servers; the API creates the pod itself."""
@@ -155,19 +156,12 @@ class EmulatedPod:
         for number, booted in self.booted.items():
             if booted.name == node.name:
                 return number
-        free = [number for number in range(len(self.groups)) if number not in self.booted]
-        if not free:
-            raise RuntimeError(f"this emulator has no slice left for {node.name}")
-        return free[0]
+        return next(number for number in range(len(self.groups)) if number not in self.booted)
 
     def _boot(self, node: Any) -> None:
-        number, count = self._group_of(node), len(node.network_endpoints)
-        if count > len(self.groups[number]):
-            raise RuntimeError(
-                f"this emulator has the hosts of a {self.accelerator_type}, and a {node.accelerator_type} has more"
-            )
+        number = self._group_of(node)
         self.booted[number] = node
-        for host in self.groups[number][:count]:
+        for host in self.groups[number][: len(node.network_endpoints)]:
             host.boot(node)
 
     def _destroy(self, node: Any) -> None:

@@ -51,6 +51,8 @@ class TpuApi:
         self, boot: Callable[..., Any], destroy: Callable[..., Any], seconds_per_state: float = 0.05
     ) -> None:
         self.boot, self.destroy = boot, destroy
+        self.free: Callable[[], int] = lambda: 1  # slices that it could give now
+        self.most_hosts: int | None = None  # of a slice
         self.seconds_per_state = self.usual_seconds = seconds_per_state
         self.failing: list[str] = []  # why the next requests end in FAILED
         self.ids = itertools.count(1)
@@ -191,7 +193,7 @@ class TpuApi:
             if valid and now - self.created[name] > valid.total_seconds():
                 error = {"code": 4, "message": "The request expired: valid_until has passed"}
                 resource.state = _queued_state("FAILED", failed_data={"error": error})
-            elif zone in self.full_zones:
+            elif zone in self.full_zones or not (self.free() or age < len(WAITING)):
                 resource.state = _queued_state("WAITING_FOR_RESOURCES")
             elif age < len(WAITING):
                 resource.state = _queued_state(WAITING[age].name)
@@ -277,6 +279,10 @@ class TpuApi:
         for spec in request.queued_resource.tpu.node_spec:
             if f"{spec.parent}/nodes/{spec.node_id}" in self.nodes:
                 raise ApiError(grpc.StatusCode.ALREADY_EXISTS, f"Node '{spec.node_id}' already exists")
+            kind = spec.node.accelerator_type
+            if self.most_hosts and slice_of(kind).hosts > self.most_hosts:
+                message = f"the slices of this emulator have {self.most_hosts} hosts, and a {kind} has more"
+                raise ApiError(grpc.StatusCode.INVALID_ARGUMENT, message)
         resource = tpu_v2.QueuedResource(request.queued_resource)
         resource.name = name
         if self.refusals["create"]:
