@@ -236,6 +236,11 @@ def test_what_was_spent_stands_beside_the_plan(study):
         text = plan.text(planned(study(pod, pricing=pricing)))
         said = f"Spent so far: at least {device_text(hours)} of TPU v4 chip time{usd} by 4 jobs"
         assert said in text.splitlines()
+    # an hour on a v4-8 of an earlier day, one of a slice that nobody knows
+    rows = "a,1000,2800,v4-8\nb,1000,2800,v4-64\nc,1000,2800,v99-8\n"
+    Path(".snakemake/tpu/jobs.csv").write_text(f"job,started,ended,accelerator_type\n{rows}")
+    spent = planned(study(pod))["spent"]
+    assert (spent["jobs"], spent["device_hours"]) == (2, 4 + 32)
 
 
 def test_finished_runs_in_a_bucket_are_known(study):

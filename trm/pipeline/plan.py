@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trm.errors import UserError
 from trm.pipeline.estimates import DRAWING, Estimates, Job
 from trm.pipeline.project import Project
 from trm.pipeline.reasons import NOUNS, reason_lines
@@ -15,6 +16,7 @@ from trm.pipeline.settings import Settings
 from trm.storage.mirror import KEPT
 from trm.study.cost import Hardware, read_hardware
 from trm.study.horizon import average_remark
+from trm.study.slices import parse_slice
 from trm.study.text import bytes_text, count, device_text, flops_text, seconds_text
 
 JOBS = Path(".snakemake/tpu/jobs.csv")
@@ -80,7 +82,7 @@ def document(project: Project, jobs: Collection[Job], at_once: int, asked: Colle
     }
     if resumed:
         result["resumed"] = {"runs": len(resumed), "seconds": sum(resumed)}
-    if so_far := _spent(estimates):
+    if so_far := _spent(estimates, settings):
         result["spent"] = so_far
     if machine.slices:
         hours, busy = result["wall_seconds"] / 3600, result["total"]["usd"]
@@ -197,26 +199,31 @@ def _speed(project: Project, estimates: Estimates) -> str:
     return f"{' to '.join(texts)} a {device}{by_width}, as {source}"
 
 
-def _spent(estimates: Estimates) -> dict[str, Any]:
-    """Jobs so far and what they cost: on a pod the time for which it existed for them, with its idle half hours;
-    elsewhere the time of finished runs."""
+def _spent(estimates: Estimates, settings: Settings) -> dict[str, Any]:
+    """Jobs so far and what they cost: on a pod the time for which it existed for them, with its idle half hours, at
+    today's price of a chip; elsewhere the time of finished runs."""
     machine = estimates.hardware
     used = [run.setup * run.devices + run.speed.seconds for run in estimates.finished]
     jobs, hours, usd = len(used), sum(used) / 3600, sum(used) / 3600 * machine.usd_per_device_hour
     if machine.slices:
-        spans = sorted(_spans())
-        jobs, hours = len(spans), _together(spans) / 3600 * machine.hosts * machine.devices
+        spans = _spans(settings.tpu_slice, machine.hosts * machine.devices)
+        jobs = sum(map(len, spans.values()))
+        hours = sum(_together(sorted(found)) / 3600 * chips for chips, found in spans.items())
         usd = hours * machine.usd_per_device_hour
     return {"jobs": jobs, "device_hours": hours, "usd": usd} if jobs else {}
 
 
-def _spans() -> Iterator[tuple[float, float]]:
-    """Start and end of each job on a pod, seconds since 1970."""
+def _spans(today: str, chips: int) -> dict[int, list[tuple[float, float]]]:
+    """Start and end of each job on a pod, seconds since 1970, by the pod's chips: today's pod has so many."""
+    spans: dict[int, list[tuple[float, float]]] = {}
     with suppress(OSError), open(JOBS, newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            with suppress(KeyError, TypeError, ValueError):
+            with suppress(KeyError, TypeError, ValueError, UserError):
                 if 0 < float(row["started"]) <= float(row["ended"]):
-                    yield float(row["started"]), float(row["ended"])
+                    other = row.get("accelerator_type") not in (None, "", today)
+                    size = parse_slice(row["accelerator_type"]).chips if other else chips
+                    spans.setdefault(size, []).append((float(row["started"]), float(row["ended"])))
+    return spans
 
 
 def _together(spans: list[tuple[float, float]]) -> float:
