@@ -183,7 +183,9 @@ class Cli:
         if not rank.isdigit():
             raise PodError(f"{rank!r} is no host: `ssh RANK` prints the command for one, numbered from 0.")
         if int(rank) >= (hosts := slice_of(settings.accelerator_type).hosts):
-            raise PodError(f"A {settings.accelerator_type} has {hosts} hosts, numbered from 0: no host {rank}.")
+            raise PodError(
+                f"A {settings.accelerator_type} has {hosts} hosts, numbered from 0: no host {rank}."
+            )
         tunnel = " --tunnel-through-iap" * settings.internal_ips
         where = f"--zone={settings.zone} --project={settings.project}"
         print(f"gcloud compute tpus tpu-vm ssh {settings.name} {where} --worker={rank}{tunnel}")

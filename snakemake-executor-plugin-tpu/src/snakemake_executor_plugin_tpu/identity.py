@@ -72,7 +72,9 @@ def why_outdated(job: Any, forced: bool, launched: float, ended: bool) -> str:
                 return f"{_where(file)} has changed since"
     if ended and forced:
         return "it is forced"
-    lasting = [file for file in outputs if file.is_storage and not (job.is_group() and is_flagged(file, "temp"))]
+    lasting = [
+        file for file in outputs if file.is_storage and not (job.is_group() and is_flagged(file, "temp"))
+    ]
     gone = [_where(file) for file in lasting if not file.storage_object.exists()] if ended else []
     return f"its output {gone[0]} is gone" if gone else ""
 

@@ -25,9 +25,7 @@ def reason_of(tail: Sequence[str]) -> str:
 def log_files(folder: Path) -> list[Path]:
     """Return the logs of a job's newest launch that are not empty."""
     launches = sorted(folder.glob("launch-*"), key=lambda path: path.stat().st_mtime)
-    return (
-        [path for path in sorted(launches[-1].glob("*.log")) if path.stat().st_size] if launches else []
-    )
+    return [path for path in sorted(launches[-1].glob("*.log")) if path.stat().st_size] if launches else []
 
 
 class LaunchLog:
