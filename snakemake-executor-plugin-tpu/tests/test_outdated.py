@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 from scene import Scene, until
 from snakemake.io import IOFile, ancient, flag, temp
+from snakemake.settings.types import DAGSettings
 from snakemake.sourcecache import LocalSourceFile
 
-from snakemake_executor_plugin_tpu.identity import fingerprint_of, why_outdated
+from snakemake_executor_plugin_tpu.identity import fingerprint_of, is_forced, why_outdated
 
 LAUNCHED = 1e9
 
@@ -69,6 +70,24 @@ NEW = LAUNCHED + 60
 def test_why_a_launch_is_outdated(case, forced, running, ended):
     assert why_outdated(case, forced, LAUNCHED, ended=False) == running
     assert why_outdated(case, forced, LAUNCHED, ended=True) == ended
+
+
+@pytest.mark.parametrize(
+    ("settings", "forced"),
+    [
+        ({}, False),
+        ({"forceall": True}, True),
+        ({"forcerun": {"count"}}, True),
+        ({"forcerun": {"gs://b/b"}}, True),
+        ({"forcerun": {"table"}}, False),
+        ({"forcetargets": True, "targets": {"b"}}, True),
+        ({"targets": {"b"}}, False),
+    ],
+)
+def test_what_the_user_forces(settings, forced):
+    case = job([], [stored("b")])
+    case.rule = SimpleNamespace(name="count")
+    assert is_forced(case, DAGSettings(**settings)) == forced
 
 
 def test_a_local_input_that_has_changed_makes_a_launch_outdated(tmp_path):

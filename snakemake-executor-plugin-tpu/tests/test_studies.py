@@ -61,6 +61,20 @@ def test_ended_jobs_of_a_killed_snakemake_are_found(study):
     assert counted == list(range(1, 13))
 
 
+def test_an_ended_job_of_a_killed_snakemake_whose_output_is_gone_runs_again(study):
+    one = study({"a": LONG}, **ONE_HOST)
+    call = at_six(one, "a")
+    call.signal(signal.SIGKILL)
+    call.wait()
+    one.release("a")
+    until(lambda: one.steps()["a"] == FINISHED and not one.pod.jobs())
+    one.pod.bucket.blob(f"{one.prefix}/counts/a.txt").delete()
+    again = one.start("--nolock")
+    finishes(one, again)
+    assert set(one.launches("a")) == {"1-0", "2-0"}
+    assert "counts/a.txt is gone" in again.output
+
+
 def test_a_pod_in_use_is_refused_to_others(study):
     one = study({"a": LONG}, **ONE_HOST)
     call = at_six(one, "a")

@@ -27,7 +27,7 @@ from .driver import Driver, end
 from .errors import COMMAND
 from .guarding import may_exist
 from .health import Health
-from .identity import check_files, fingerprint_of, label_of, members, slot_of, why_outdated
+from .identity import check_files, fingerprint_of, is_forced, label_of, members, slot_of, why_outdated
 from .job import JobRequest, JobRun, Outcome
 from .pool import Pool
 from .slice import Slice
@@ -168,7 +168,7 @@ class Executor(RemoteExecutor):
             command=command.replace(module, f"{PYTHON} {ENTRY} ", 1),
             environment={**forwarded, **self.envvars()},
             sources=self._archive(job),
-            outdated=partial(why_outdated, job, any(self.dag.reason(part).forced for part in members(job))),
+            outdated=partial(why_outdated, job, is_forced(job, self.workflow.dag_settings)),
         )
 
     def _archive(self, job: Any) -> bytes:

@@ -56,6 +56,15 @@ def _script(rule: Any) -> str:
     return ""
 
 
+def is_forced(job: Any, settings: Any) -> bool:
+    """Whether the user forces a job. Snakemake's own reason says so of unfinished jobs as well."""
+    parts = members(job)
+    outputs = [file for part in parts for file in part.output]
+    names = {*(part.rule.name for part in parts), *map(str, outputs), *map(_where, outputs)}
+    chosen = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}
+    return settings.forceall or bool(names & chosen)
+
+
 def why_outdated(job: Any, forced: bool, launched: float, ended: bool) -> str:
     """Return why a launch of this job from an earlier call does not serve, "" if it does.
 
