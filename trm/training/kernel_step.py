@@ -4,7 +4,9 @@ import math
 from contextlib import nullcontext
 from ctypes import byref
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.profiler import record_function
 
 from trm.backends.base import Backend
@@ -47,8 +49,10 @@ class KernelStep(TrainStep):
         metrics = state.step_metrics
         self._results = Results(metrics[: library.RESULTS], metrics[len(SUMS) :])
         # NumPy's operations on a few numbers take a third of the time of torch's
-        sums, norm = state.meter.sums, state.local_norm
-        self._metrics, self._sums, self._norm = metrics.numpy(), sums.numpy(), norm.numpy()
+        shared = metrics, state.meter.sums, state.local_norm, state.step, state.ema_steps
+        self._metrics, self._sums, self._norm, self._step, self._ema_steps = (each.numpy() for each in shared)
+        table, gradient = state.puzzle_table, state.puzzle_grads
+        self._puzzle = (table.numpy(), gradient.numpy()) if table is not None and len(table) == 1 else None
         self._ema = state.ema if state.averages else None
         flat_buffers = state.params, *state.moments, self._ema, state.grads
         kind = OPTIMISERS.get(training.optimizer, -1)
@@ -85,7 +89,7 @@ class KernelStep(TrainStep):
 
     def _update(self) -> None:
         state, training = self.state, self.state.config.training
-        step = int(state.step) + 1
+        step = int(self._step) + 1
         squared = float(torch.dot(state.grads, state.grads))
         self._count(step, squared)
         if training.max_grad_norm is not None:
@@ -99,11 +103,17 @@ class KernelStep(TrainStep):
             tensors, buffers = Rates(*map(torch.tensor, rates)), (state.params, state.grads, state.moments)
             flat.update(training, *buffers, self._ema, tensors, self.backend.chunk, state.layout)
         if state.puzzle_table is not None:
-            self._update_puzzle(
-                state.puzzle_table, self._factors[step - 1] * (training.puzzle_lr or training.lr)
-            )
-        state.step.fill_(step)
-        state.ema_steps.add_(1)
+            lr = self._factors[step - 1] * (training.puzzle_lr or training.lr)
+            self._update_puzzle(state.puzzle_table, lr)
+        self._step[...] = step
+        self._ema_steps += 1
+
+    def _update_puzzle(self, table: Tensor, lr: Tensor | float) -> None:
+        if self._puzzle is None:
+            return super()._update_puzzle(table, lr)
+        row, gradient = self._puzzle  # `update_dense` of one row
+        row *= np.float32(1 - lr * self.state.config.training.puzzle_weight_decay)
+        row -= np.sign(gradient) * np.float32(lr)
 
     def _count(self, step: int, squared: float) -> None:
         """Add one step's metrics to the sums, as `Meter.add` does on a device."""
