@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.findings import Contrast, compared, contrast
@@ -77,8 +78,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     found = compared(spec.y, contrasts | interactions(table, parts, spec, values, baseline))
     for (hue, value), item in contrasts.items():
         if item.mean.n:
-            at, mean = values.index(value) + shifts[hue], item.mean
-            mean = mean.clipped(-1.0, 1.0) if label(spec.y).percent else mean
+            at = values.index(value) + shifts[hue]
+            mean = replace(item.mean, bounds=found[hue, value].interval)
             mark: dict[str, Any] = {"summary": mean, "hollow": not found[hue, value].sign, "sideways": True}
             common.seed_marks(axes[0, 1], at, [mean.value], shades[hue], **mark)
     _dress(axes[0], spec, extra, values, rows)
