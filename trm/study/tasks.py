@@ -86,6 +86,10 @@ class TaskSpec(ABC):
     keeps_clues = True
     """Whether the answer repeats the given cells of the question."""
 
+    def sorted_by(self, data: DataConfig) -> tuple[str, ...]:
+        """In what test puzzles may differ, so that figures can sort them by it: `clues`, `rating`."""
+        return ("clues", "rating")
+
     @abstractmethod
     def side(self, data: DataConfig) -> int:
         """Rows of a puzzle, for names such as sudoku9."""

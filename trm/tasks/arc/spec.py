@@ -59,6 +59,9 @@ class ArcSpec(TaskSpec):
     def shape(self, data: DataConfig) -> DataShape:
         return DataShape(data.arc_side**2, 12, None)
 
+    def sorted_by(self, data: DataConfig) -> tuple[str, ...]:
+        return ()
+
     def fields(self, data: DataConfig) -> dict[str, Any]:
         # a later field: names of older data sets must not change
         return {"arc_side": data.arc_side} if data.arc_side != 30 else {}
