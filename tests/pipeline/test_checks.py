@@ -175,6 +175,13 @@ def test_sizes_of_known_pools():
             ({"budget_hours": value}, "budget_hours: input should be a finite number")
             for value in ("nan", "inf")
         ),
+        *(
+            (
+                {"set": value},
+                "--config set: Snakemake reads the numbers of a mapping as text: write set='training.steps=3'",
+            )
+            for value in ({"training.steps": "3"}, {"training": {"steps": "3"}})
+        ),
         ({"experiments": "bach"}, "has no experiment 'bach'"),
     ],
 )
