@@ -51,7 +51,6 @@ class ArcSpec(TaskSpec):
 
     sources = ("json", "generate")
     votes = True
-    keeps_clues = False
 
     def side(self, data: DataConfig) -> int:
         return data.arc_side

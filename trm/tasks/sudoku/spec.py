@@ -27,6 +27,7 @@ class SudokuSpec(TaskSpec):
         first_revision="58942f96baeb572ca3127e2a9e9c70f330783d6b",
     )
     published = (3_831_994, 422_786)
+    blank = 1
     takes_hints = True
     boxed = True
     symmetric = True
