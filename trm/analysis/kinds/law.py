@@ -75,7 +75,9 @@ def title_of(spec: Any) -> str:
 def subtitle(fit: Fit, x: str, y: str, width: int = 72) -> str:
     """The equation, or why there is none."""
     if len(fit["groups"]) > 1:
-        return "fitted separately for each colour; a line only where the points support a law"
+        return common.wrap(
+            "fitted separately for each colour; a line only where the points support a law", width
+        )
     group = fit["groups"][0]
     return (
         equation(group, x, y, width) if supported(group) else common.wrap("no law: " + why_not(group), width)
