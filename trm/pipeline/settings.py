@@ -168,7 +168,7 @@ def parse_overrides(value: Any) -> dict[str, Any]:
 
 def _refuse_numbers_as_text(overrides: dict[str, Any]) -> None:
     """Refuse a mapping of the command line, whose numbers Snakemake reads as text (UserError)."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in overrides.items():
         flat |= (
             {f"{key}.{name}": item for name, item in value.items()}

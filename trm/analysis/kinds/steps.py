@@ -79,7 +79,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows[rows["run"].isin({trace["run"] for trace in chosen})],
         title="Puzzles solved step by step",
         caption=(
-            f"One puzzle a row{' under its model' * (len(models) > 1)}: the first and the last step, and those with "
+            f"One puzzle a row{' under its model' * (len(models) > 1)}: first and last step, and those with "
             "most changes. Grey: given. Red with a cross is wrong."
         ),
         remarks=steps_sentence([wrong(trace).sum(axis=1).tolist() for trace in traces]),
