@@ -8,12 +8,14 @@ from typing import Any
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.text import Text
 
 from tests.analysis.conftest import figure, saved
+from tests.analysis.synthetic import measured
 from trm.analysis.drawing import stack, styled
-from trm.analysis.kinds import draw
+from trm.analysis.kinds import draw, fit_and_draw
 from trm.analysis.kinds.common import BinaryLocator, canvas, colours, entry, legend, nice, panels
 from trm.analysis.scales import fitting, round_values
 from trm.analysis.tables import Table
@@ -101,6 +103,54 @@ def test_a_legend_fits_a_narrow_screen() -> None:
     assert 0 <= box.x0 < box.x1 <= drawn.bbox.width
 
 
+LONG = "a label of this grid point that says all that anybody could ever want to know about it, number"
+
+
+def written(drawn: Any) -> list[Any]:
+    """The boxes in pixels of titles, notes, legend entries and names of rows of a figure, once drawn."""
+    drawn.canvas.draw()
+    texts = [text for found in drawn.legends for text in found.get_texts()]
+    for axis in drawn.axes:
+        rows = axis.get_yticklabels() if axis.axison and axis.get_yticks().size < 7 else []
+        texts += [*axis.texts, axis._left_title, *rows]
+    return [text.get_window_extent() for text in texts if text.get_text()]
+
+
+@pytest.mark.parametrize("kind", ["halting", "curves", "ablation", "restarts", "steps"])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_long_labels_stay_on_the_canvas(kind: str, narrow: bool, tables: dict[str, Table]) -> None:
+    table = tables["inference" if kind == "restarts" else "model_size"]
+    if kind == "restarts":
+        parts = [table.rows.assign(label=f"{LONG} {i}", run=table.rows["run"] + str(i)) for i in range(6)]
+        rows = pd.concat(parts, ignore_index=True)
+    else:
+        rows = table.rows.assign(label=LONG + " " + table.rows["point"].astype(str))
+    spec = figure(kind=kind, **({"x": "label"} if kind == "ablation" else {}))
+    with styled():
+        drawn = draw(spec, [Table(rows, table.curves, {**table.info, "coordinates": []})], []).canvas
+        if narrow:
+            stack(drawn)
+        boxes = written(drawn)
+    assert boxes
+    for box in boxes:
+        assert -1 <= box.x0 <= box.x1 <= drawn.bbox.width + 1
+        assert -1 <= box.y0 <= box.y1 <= drawn.bbox.height + 1
+    names = (
+        [text.get_window_extent() for text in drawn.axes[0].get_yticklabels()] if kind == "ablation" else []
+    )
+    assert not any(one.overlaps(two) for i, one in enumerate(names) for two in names[:i])
+
+
+def test_a_law_of_one_place_has_a_tick_there_and_its_small_lines_fit(tables: dict[str, Table]) -> None:
+    points = [({"data.train_puzzles": 123, "model.d_model": d}, {0: 0.3, 1: 0.4}) for d in (16, 32)]
+    with styled():
+        drawn = fit_and_draw(figure(**LAW), "t", [measured(points)]).canvas
+        boxes = written(drawn)
+    (axes,) = drawn.axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["123"]
+    assert max(box.x1 for box in boxes) <= drawn.bbox.width
+
+
 def test_dollar_signs_of_a_study_are_text(tables: dict[str, Table], tmp_path: Path) -> None:
     table = tables["mixer"]
     named = table.rows.assign(label=table.rows["label"].str.replace("mixer=", "$1_"))
@@ -143,7 +193,7 @@ def test_tick_labels_do_not_lie_on_one_another() -> None:
 
 @pytest.mark.parametrize(
     ("task", "shown"),
-    [("sudoku", {0: "", 1: "", 5: "4"}), ("maze", {1: "#", 5: "o"}), ("arc", {1: "", 2: "0"})],
+    [("sudoku", {0: "", 1: "", 5: "4"}), ("maze", {1: "#", 5: "o"}), ("arc", {0: "", 1: "", 2: "0"})],
 )
 def test_tokens_are_those_of_the_data_set(task: str, shown: dict[int, str]) -> None:
     assert {token: spec_of(task).glyph(token) for token in shown} == shown

@@ -54,6 +54,43 @@ def test_templates_that_no_figure_of_the_small_study_needs(finding: Finding, wor
     assert finding.text.endswith(words)
 
 
+TOO_FEW = "No difference of exact accuracy between A and B is excluded; 2 pairs of seeds are too few."
+TWICE = "No difference of the effect of B on exact accuracy between A and C is excluded."
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "interval", "words", "shown"),
+    [
+        ("difference", 0.1, (-1.4, 1.6), TOO_FEW, (-1, 1)),
+        (
+            "difference",
+            -0.5,
+            (-1.4, 0.4),
+            "is at most 40.0 points higher with B than with A; no difference",
+            (-1, 0.4),
+        ),
+        (
+            "difference",
+            0.5,
+            (-0.4, 1.4),
+            "is at most 40.0 points lower with B than with A; no difference",
+            (-0.4, 1),
+        ),
+        ("interaction", 0.1, (-2.9, 3.1), TWICE, (-2, 2)),
+        ("interaction", 0.1, (-1.1, 1.3), "is within 130.0 points of that at A.", (-1.1, 1.3)),
+    ],
+)
+def test_a_difference_of_shares_ends_where_the_shares_do(
+    kind: Any, value: float, interval: Any, words: str, shown: Any
+) -> None:
+    contrasts = {0: Contrast(Mean(value, interval, 2), "B", "A", "C" * (kind == "interaction"), kind=kind)}
+    found = compared("exact_accuracy", contrasts)[0]
+    row = found.record
+    assert words in found.text
+    assert ((row["low"], row["high"]), row["excluded"]) == (shown, 1.3 if "130" in words else None)
+    assert compared("cross_entropy", contrasts)[0].interval == interval
+
+
 def test_the_row_holds_the_smallest_effect_that_an_undecided_finding_excludes() -> None:
     row = difference("undecided", 0.01).record
     assert (row["excluded"], row["low"]) == (pytest.approx(0.04), pytest.approx(-0.02))

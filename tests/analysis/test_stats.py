@@ -67,7 +67,6 @@ NUMBERS = [
     ("percent", (0.0, (0.0, 0.0)), "0.0 %"),
     ("points", (0.031, (-0.01, 0.052)), "+3.1 [−1.0, 5.2] points"),
     ("points", (-0.0001,), "0.0 points"),
-    ("points", (0.9, (0.8, 1.1)), "+90.0 [80.0, 100.0] points"),
     ("measured", ("wall_seconds", 12.345), "12 s"),
     ("changed", ("peak_memory_bytes", -(2.0**20)), "−1 MiB"),
     ("compact", (1000,), "1k"),

@@ -111,6 +111,18 @@ def test_malformed_files_are_refused_by_line(tmp_path, text, words):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_file_in_utf_16_is_named_with_its_remedy(tmp_path, encoding):
+    (tmp_path / "a.csv").write_bytes((HEADER + "made,.234341221434321,1234341221434321,0\n").encode(encoding))
+    with pytest.raises(
+        UserError, match=r"a\.csv looks like UTF-16 text, not UTF-8: save it as CSV UTF-8"
+    ) as caught:
+        build_source(csv_config(tmp_path / "a.csv"), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=r"a\.csv looks like UTF-16 text"):
+        _read(str(tmp_path / "a.csv"))
+
+
 def test_all_bad_rows_are_counted_and_the_first_three_named(tmp_path, monkeypatch):
     """Whatever is wrong with them, and in whichever block they are."""
     monkeypatch.setattr(csv_source, "BLOCK", 4)

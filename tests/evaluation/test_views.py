@@ -18,7 +18,6 @@ from trm.evaluation.symmetry import random_views, restart_symmetries
 from trm.study.reading import config_argument
 from trm.study.schema import TASKS, DataConfig, EvaluationConfig, RunConfig
 from trm.study.tasks import no_guesses, spec_of
-from trm.tasks import task_of
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
 
@@ -175,7 +174,7 @@ def test_a_cell_that_has_no_answer_stays_blank():
     answers = torch.tensor([[4, 0, 1, 2, 2, 2]], dtype=torch.uint8)
     assert fill(questions, answers, 3).tolist() == [[5, 1, 1, 2, 3, 1]]
     assert torch.equal(fill(questions, answers, 0), questions)
-    assert {task_of(name).blank for name in TASKS if spec_of(name).takes_hints} == {BLANK}
+    assert {spec_of(name).blank for name in TASKS if spec_of(name).takes_hints} == {BLANK}
 
 
 def test_guesses_that_come_too_late_are_refused(measured):

@@ -168,6 +168,15 @@ def test_the_panel_has_runs_and_times(log):
     assert len(shown.splitlines()) == 5
 
 
+def test_a_refusal_is_said_once(told, capsys):
+    """Snakemake's process reports it and writes it to its output, too."""
+    console.OUTPUT.write_text("Using profile profiles/local.\nthe study has no experiment 'bach'\n")
+    told({"event": "message", "text": "the study has no experiment 'bach'"})
+    told.view.conclude(1)
+    assert told.text == "the study has no experiment 'bach'\n"
+    assert capsys.readouterr().err == "Using profile profiles/local.\n"
+
+
 def test_without_a_start_the_last_error_is_shown(told, capsys):
     console.OUTPUT.write_text('host: x\nWorkflowError in file "Snakefile", line 3:\nno experiment bach\n')
     told.view.conclude(1)

@@ -49,6 +49,12 @@ MAZE = {"data": {"task": "maze", "source": "generate", "maze_size": 9, "min_path
 GUESSES = {"view_steps": 2, "view_guesses": 2}
 
 
+def axes(*names, **spec):
+    """A figure over a grid of three values of each of these keys."""
+    values = {"model.d_model": [16, 24, 32], "training.steps": [4, 6, 8], "data.train_puzzles": [10, 15, 20]}
+    return batch(grid={"product": {name: values[name] for name in names}}, figures=[spec])
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -72,6 +78,24 @@ GUESSES = {"view_steps": 2, "view_guesses": 2}
         (figure(kind="isoflop", best="model.layers"), "every point has model.layers="),
         (figure(kind="isoflop", best="training.batch_size", equal="model.d_model"), "every point has model.d_model="),
         (figure(kind="isoflop", equal="model.d_modle"), "'model.d_modle'; did you mean 'model.d_model'?"),
+        (axes("model.d_model", "training.steps", "data.train_puzzles", kind="law", x="data.train_puzzles"),
+         "figure batch: model.d_model and training.steps differ at equal data.train_puzzles, and one law would average "
+         "them: set `hue` to one of them, and a value of every other by `where`"),
+        (axes("model.d_model", "training.steps", kind="isoflop"),
+         "figure batch: a parabola needs 4 values of model.d_model at one value of train_flops, and the grid has 2 at "
+         "most: add some, or draw another kind of figure"),
+        (axes("model.d_model", "training.steps", kind="isoflop", equal="training.steps"),
+         "4 values of model.d_model at one value of training.steps, and the grid has 3 at most"),
+        (figure(kind="curves", where={"training.batch_size": 16}),
+         "figure batch: where: no point has training.batch_size=16; training.batch_size is 4, 8"),
+        (figure(kind="curves", where={"label": "batch_sise=4"}),
+         "no point has label=batch_sise=4; did you mean 'batch_size=4'?; label is batch_size=4, batch_size=8"),
+        (figure(kind="curves", where={"eval_steps": 64}), "no point has eval_steps=64; eval_steps is 2"),
+        (axes("model.d_model", kind="curves", where={"label": "d_model=16", "model.d_model": 24}),
+         "where: no point has label=d_model=16 and model.d_model=24 together: remove one of them"),
+        (figure(kind="bins", by="rating"),
+         "figure batch: the test puzzles of sudoku with these settings do not differ in rating: write `by: clues`"),
+        (batch(set=ARC, figures=[{"kind": "bins"}]), "puzzles of arc with these settings do not differ in clues: rem"),
         (figure(kind="votes"), "a figure of kind votes needs data.task=arc: remove it"),
         (figure(kind="restarts"), "a figure of kind restarts needs evaluation.restarts: set it"),
         (batch(figures=[{"kind": "unroll"}]), "a figure of kind unroll needs evaluation.unroll: set it"),
@@ -112,6 +136,23 @@ def test_what_cannot_be_drawn_or_cut_is_refused(check, change, said):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        axes("model.d_model", "data.train_puzzles", kind="law", x="data.train_puzzles"),
+        axes("model.d_model", "training.steps", "data.train_puzzles", kind="law", x="parameters"),
+        axes(
+            "model.d_model",
+            kind="curves",
+            where={"model.d_model": 24, "eval_steps": 2, "seed": 1, "policy": "fixed"},
+        ),
+        batch(set=MAZE, figures=[{"kind": "bins", "by": "rating"}]),
+    ],
+)
+def test_figures_of_several_axes_and_of_known_values_pass(check, change):
+    check(change)
+
+
 def test_sizes_of_known_pools():
     from trm.tasks.sudoku.classes import classes_4x4
     from trm.tasks.sudoku.spec import CLASSES_4X4
@@ -133,6 +174,13 @@ def test_sizes_of_known_pools():
         *(
             ({"budget_hours": value}, "budget_hours: input should be a finite number")
             for value in ("nan", "inf")
+        ),
+        *(
+            (
+                {"set": value},
+                "--config set: Snakemake reads the numbers of a mapping as text: write set='training.steps=3'",
+            )
+            for value in ({"training.steps": "3"}, {"training": {"steps": "3"}})
         ),
         ({"experiments": "bach"}, "has no experiment 'bach'"),
     ],

@@ -5,6 +5,7 @@ import json
 from tests.conftest import block
 from tests.shell import python
 from tests.training.conftest import MODEL, TRAINING
+from trm.analysis.traces import shape
 
 REGISTER = """if True:
     import os, sys
@@ -52,4 +53,8 @@ def test_the_printed_task_is_built_drawn_trained_and_evaluated(tmp_path):
     found = json.loads((tmp_path / "e.json").read_text())
     test = next(row for row in found["results"] if row["split"] == "test")
     assert found["guess"]["uniform"] == 0.25
+    spec: dict = {}
+    exec(block("trm/tasks/reverse/spec.py"), spec)
+    assert [spec["SPEC"].glyph(token) for token in range(5)] == ["", "1", "2", "3", "4"]  # in pictures
+    assert shape({"answer": [1] * 8}) == (1, 8)
     assert test["accuracy"] > 0.6  # a guess gets 0.25; the token mixer learns which cell goes where

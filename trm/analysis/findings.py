@@ -75,10 +75,11 @@ class Finding:
 
     @property
     def excluded(self) -> float | None:
-        """Of an undecided finding, the smallest effect that the interval excludes."""
+        """Of an undecided finding, the smallest effect that the interval excludes; None: it excludes none."""
         if self.verdict != "undecided" or self.interval is None or self._constant:
             return None
-        return max(abs(end) for end in self.interval)
+        most = max(abs(end) for end in self.interval)
+        return most if most < largest(self.metric, self.kind) else None
 
     @property
     def amount(self) -> str:
@@ -133,12 +134,27 @@ class Finding:
             return (
                 f"{name} is {size} {way} with {self.subject} than with {_short(self.against, self.subject)}"
             )
-        if self.excluded is None:
+        if self.interval is None:
             alone = "one pair of seeds gives" if self.pairs < 2 else f"{self.pairs} equal differences give"
             text = f"{name} differs by {self.amount} between {self.against} and {self.subject}"
             return f"{text}; {alone} no interval"
+        if self.excluded is None:
+            return self._unbounded()
         most = changed(self.metric, self.excluded, sign=False)
         return f"{name} with {self.subject} is within {most} of that with {self.against}; no difference is established"
+
+    def _unbounded(self) -> str:
+        """A difference of shares whose interval reaches the largest possible one."""
+        low, high = self.interval or (self.value, self.value)
+        name, way, most = noun(self.metric), "higher", high
+        if high >= largest(self.metric, self.kind):
+            way, most = "lower", -low
+        if not 0 < most < largest(self.metric, self.kind):
+            sides = f"between {self.against} and {self.subject}"
+            return f"no difference of {name} {sides} is excluded; {self.pairs} pairs of seeds are too few"
+        size = changed(self.metric, most, sign=False)
+        than = _short(self.against, self.subject)
+        return f"{name} is at most {size} {way} with {self.subject} than with {than}; no difference is established"
 
     def _interaction(self) -> str:
         effect = f"the effect of {self.subject} on {noun(self.metric)}"
@@ -146,7 +162,9 @@ class Finding:
             return f"too few seeds compare {effect} at {self.place} and at {self.against}"
         if self.sign:
             return f"{effect} differs by {self.amount} between {self.against} and {self.place}"
-        most = changed(self.metric, self.excluded or 0.0, sign=False)
+        if self.excluded is None:
+            return f"no difference of {effect} between {self.against} and {self.place} is excluded"
+        most = changed(self.metric, self.excluded, sign=False)
         return f"{effect} at {self.place} is within {most} of that at {self.against}"
 
     def _level(self) -> str:
@@ -223,6 +241,11 @@ def side(interval: Bounds) -> Verdict:
     return "supported" if interval and (interval[0] > 0 or interval[1] < 0) else "undecided"
 
 
+def largest(metric: str, kind: Kind) -> float:
+    """The largest possible difference, or difference of differences, of a metric."""
+    return (2.0 if kind == "interaction" else 1.0) if label(metric).percent else math.inf
+
+
 class Contrast(NamedTuple):
     """One comparison of a figure, before the correction for all of them."""
 
@@ -255,7 +278,8 @@ def compared(metric: str, contrasts: Mapping[Key, Contrast]) -> dict[Key, Findin
         verdict: Verdict = "supported" if sure else "undecided"
         why = "not after correction for several comparisons" if mean.sign and not sure else ""
         more: dict[str, Any] = {"place": place, "why": why, "ends": ends, "pairs": mean.n, "p": p}
-        found[key] = Finding(kind, metric, subject, against, mean.value, mean.bounds, verdict, **more)
+        possible = mean.clipped(-largest(metric, kind), largest(metric, kind)).bounds
+        found[key] = Finding(kind, metric, subject, against, mean.value, possible, verdict, **more)
     return found
 
 
@@ -275,7 +299,9 @@ def main(found: Sequence[Finding]) -> Finding | None:
         return known[0] if known else None
     known = [item for item in known if item.kind == "difference"]
     sure = [item for item in known if item.sign]
-    return max(sure or known, key=lambda item: abs(item.value) if sure else item.excluded or 0.0)
+    return max(
+        sure or known, key=lambda item: abs(item.value) if sure else max(map(abs, item.interval or (0.0,)))
+    )
 
 
 def told(found: Sequence[Finding]) -> str:

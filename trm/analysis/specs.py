@@ -20,6 +20,10 @@ from trm.study.reading import NO_FORMULA
 SAME = ("point", "evaluation", "split", "policy", "eval_steps", "restarts")
 """Columns that two seeds of one measurement share, and no two measurements: a point of a fit or a figure is these,
 never a value on an axis, which two configurations may share."""
+EQUAL = 1.1
+"""Computed values, such as FLOPs, that differ by less than this factor are one: runs of a budget end at whole steps."""
+LEAST = 4
+"""Fewest values of `x` of one budget that can have an optimum, and fewest optima whose logarithms can bend."""
 Scalar = bool | int | float | str | None
 Form = Literal["constant", "power_law", "power_law_floor", "exponential", "sigmoid"]
 """constant: e = E; power_law: e = A x^-a; power_law_floor: e = E + A x^-a; its rivals: exponential e = E + A exp(-x/s)

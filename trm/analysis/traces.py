@@ -17,9 +17,10 @@ def task_name(trace: Mapping[str, Any]) -> str:
 
 
 def shape(trace: Mapping[str, Any]) -> tuple[int, int]:
-    """Rows and columns of a trace's grid: square."""
-    side = math.isqrt(len(trace["answer"]))
-    return side, max(1, len(trace["answer"]) // max(1, side))
+    """Rows and columns of a trace's grid: a square, else one row."""
+    cells = len(trace["answer"])
+    side = math.isqrt(cells)
+    return (side, side) if side * side == cells else (1, cells)
 
 
 def boxes(trace: Mapping[str, Any]) -> tuple[int, int]:
@@ -36,7 +37,8 @@ def wrong(trace: Mapping[str, Any]) -> np.ndarray:
 
 
 def interesting(traces: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
-    """Puzzles worth looking at, in a stable order: solved after several steps first, then unsolved, then the rest."""
+    """Puzzles worth looking at, in a stable order: solved after several steps first, then unsolved, then the rest. No
+    puzzle is there twice while others are left."""
 
     def rank(trace: Mapping[str, Any]) -> tuple[int, int]:
         errors = wrong(trace).sum(axis=1)
@@ -45,11 +47,14 @@ def interesting(traces: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[
         return (0 if solved and late > 0 else 1 if not solved else 2, -late)
 
     ranked = sorted(range(len(traces)), key=lambda i: (*rank(traces[i]), i))
+    places: dict[str, int] = {}
+    for i in ranked:
+        places.setdefault(str(traces[i]["question"]), i)
+    first = list(places.values())
     kept: list[int] = []
     for kind in (0, 1, 2):
-        kept += [i for i in ranked if rank(traces[i])[0] == kind][: max(1, most // 3)]
-    kept += [i for i in ranked if i not in kept]
-    return [traces[i] for i in kept[:most]]
+        kept += [i for i in first if rank(traces[i])[0] == kind][: max(1, most // 3)]
+    return [traces[i] for i in list(dict.fromkeys([*kept, *first, *ranked]))[:most]]
 
 
 def puzzles(traces: Sequence[Mapping[str, Any]], most: int = MOST) -> list[dict[str, Any]]:

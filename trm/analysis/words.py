@@ -59,8 +59,6 @@ def points(
     if difference is None or not math.isfinite(difference):
         return "–"
     text = f"{100 * difference:{'+' if sign else ''}.1f}"
-    if bounds is not None:  # two shares differ by 100 points at most
-        bounds = [None if bound is None else max(-1.0, min(1.0, bound)) for bound in bounds]
     return _true_minus(text) + _bracket(bounds, 100, 1) + " points"
 
 
@@ -222,6 +220,14 @@ def setting_in_words(column: str, value: Any) -> str:
     if one and shown[0].isdigit():
         return f"{shown} {one if shown == '1' else name}"
     return f"{name} {'= ' if name.rsplit(' ', 1)[-1] in SYMBOLS else ''}{shown}"
+
+
+def several_axes(x: str, names: Sequence[str]) -> str:
+    """Why no law of `x` holds for runs that differ in these columns, too."""
+    return (
+        f"{listed(names)} differ at equal {x}, and one law would average them: set `hue` to one of them, and a value "
+        "of every other by `where`"
+    )
 
 
 def duration(hours: float | None) -> str:

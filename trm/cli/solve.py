@@ -164,7 +164,7 @@ def _read(place: str) -> tuple[str, list[tuple[int, str]], list[str]]:
     """Name of the source, line and text of each puzzle, and the given answers (empty: none)."""
     import gzip
 
-    from trm.data.csv_source import GZIP, columns_of, delimiter_of
+    from trm.data.csv_source import GZIP, columns_of, delimiter_of, refuse_utf16
     from trm.tasks.sudoku.geometry import cells_of
 
     try:
@@ -174,6 +174,7 @@ def _read(place: str) -> tuple[str, list[tuple[int, str]], list[str]]:
         else:
             content = Path(place).read_bytes()
             content = gzip.decompress(content) if content[:2] == GZIP else content
+        refuse_utf16(content, place)
         lines = content.decode("utf-8-sig").splitlines()
         rows = list(csv.reader(lines, delimiter=delimiter_of(lines[0] if lines else "")))
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:

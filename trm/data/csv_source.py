@@ -1,5 +1,6 @@
 """Puzzles in CSV files, plain or gzipped: the official layout, `source,question,answer,rating`, and its like."""
 
+import codecs
 import csv
 import gzip
 import io
@@ -107,6 +108,7 @@ def _blocks(path: Path, name: str) -> Iterator[list[list[str]]]:
         with open(path, "rb") as file:
             progress = Progress(f"reading {name}", os.fstat(file.fileno()).st_size >> 20, "MB")
             stream = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP else file
+            refuse_utf16(stream.peek(64), name)
             text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
             first = text.readline(LONGEST_LINE)
             rest = iter(partial(text.readline, LONGEST_LINE), "")
@@ -129,6 +131,15 @@ def _blocks(path: Path, name: str) -> Iterator[list[list[str]]]:
         raise UserError(f"{name} is not a complete gzip file ({error}): fetch it again") from None
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror or error}") from None
+
+
+def refuse_utf16(head: bytes, name: str) -> None:
+    """Refuse a file that begins as one in UTF-16 does, with its mark or a zero beside each letter (UserError)."""
+    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in head[:64]:
+        raise UserError(
+            f"{name} looks like UTF-16 text, not UTF-8: save it as CSV UTF-8, or convert it by "
+            "`iconv -f UTF-16 -t UTF-8`"
+        )
 
 
 def delimiter_of(header: str) -> str:

@@ -210,6 +210,7 @@ class View:
         self.console = console or Console(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.study = Progress()
         self.interrupted = False
+        self._told: set[str] = set()
         self._read, self._stack, self._shown_at = 0, ExitStack(), time.monotonic()
         self._live = Live(
             get_renderable=self.panel, console=self.console, transient=True, auto_refresh=False,
@@ -236,6 +237,7 @@ class View:
         for facts in self._new_events():
             if facts["event"] == "message":
                 if not self.interrupted:
+                    self._told |= {line.strip() for line in facts["text"].splitlines()}
                     self.console.print(Text(facts["text"]), style="yellow")
                 continue
             failed = facts["event"] == "failed"
@@ -335,7 +337,9 @@ class View:
         elif not study.started or (code and not study.failed):
             output = _tail(OUTPUT, 20_000)
             errors = [found.start() for found in ERROR.finditer(output)]
-            sys.stderr.write(output[errors[-1] if code and errors else 0 :])
+            for line in output[errors[-1] if code and errors else 0 :].splitlines(keepends=True):
+                if line.strip() not in self._told:
+                    sys.stderr.write(line)
         elif code:
             partial = Path("results/report.partial.html")
             shown = f" {partial} shows the results so far." if partial.exists() else ""

@@ -2,7 +2,7 @@
 before anything runs, beyond the schema: figures against what runs record, sizes against pools."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,8 @@ from trm.analysis.specs import Check
 from trm.analysis.words import point_name
 from trm.errors import UserError
 from trm.io import sha256_file
-from trm.pipeline.catalogue import Catalogue, Figure
+from trm.pipeline.catalogue import Catalogue
+from trm.pipeline.figure_checks import check_figure
 from trm.pipeline.files import Files, unreadable
 from trm.pipeline.selection import Selection
 from trm.pipeline.settings import Settings, check_keys, options_of, split
@@ -23,12 +24,10 @@ from trm.play import models_folder
 from trm.study.fingerprint import digest
 from trm.study.grid import load_study
 from trm.study.horizon import too_short
-from trm.study.merge import nearest
 from trm.study.points import ResolvedExperiment, Run, Study
 from trm.study.reading import error_sentence
-from trm.study.schema import DataConfig, RunConfig
+from trm.study.schema import DataConfig
 from trm.study.tasks import NO_SYMMETRIES, no_guesses, spec_of
-from trm.training.history import COLUMNS
 
 TARGET = re.compile(
     r"(?:^|/)results/(sources|datasets|runs|tables|fits|plots)/"
@@ -70,10 +69,8 @@ class Project:
     def check_figures(self) -> None:
         """Check every figure, which only a main process needs. UserError: names the figure and its fault."""
         for figure in self.selection.figures.values():
-            experiments = [self.study.experiment(name) for name in figure.experiments]
-            check_figure(figure, self.settings.study)
-            check_baseline(figure, experiments, self.settings.study)
-            check_axis(figure, experiments, self.settings.study)
+            points = [point for name in figure.experiments for point in self.study.experiment(name).points]
+            check_figure(figure, points, self.settings.study)
         for name in self.selection.experiments:
             check_expectations(self.study.experiment(name), self.settings.study)
 
@@ -170,84 +167,6 @@ def check_expectations(experiment: ResolvedExperiment, where: str) -> None:
             raise UserError(
                 f"{where}: experiment {experiment.name}: expects: {error_sentence(error, Check)}"
             ) from error
-
-
-def _is_text(column: str) -> bool:
-    """Whether a column holds words, as labels and names do."""
-    section, _, key = column.partition(".")
-    return column == "label" or isinstance(getattr(getattr(RunConfig(), section, None), key, None), str)
-
-
-def check_figure(figure: Figure, where: str) -> None:
-    """Refuse a figure whose curves no run records, whose metric it cannot measure, or whose law is one of words.
-    UserError: names the figure, the name and, if there is one, the nearest known name."""
-    for column in (name for fit in figure.fits for name in (fit.spec.x, fit.spec.second) if name):
-        if _is_text(column):
-            raise UserError(
-                f"{where}: figure {figure.stem}: {column} is not a number: no law or optimum can be fitted over it"
-            )
-    spec: Any = figure.spec
-    known = [name for name in COLUMNS if "/" in name]
-    columns = list(getattr(spec, "metrics", ())) + ([spec.metric] if spec.kind == "curves" else [])
-    for column in columns:
-        if column not in known:
-            raise UserError(
-                f"{where}: figure {figure.stem}: unknown metric {column!r}{nearest(column, known)}; history.csv has "
-                f"{', '.join(known)}"
-            )
-
-
-def check_baseline(figure: Figure, experiments: Sequence[ResolvedExperiment], where: str) -> None:
-    """Refuse an ablation whose baseline no point has. UserError: names the figure and the points' values."""
-    x, baseline = getattr(figure.spec, "x", ""), getattr(figure.spec, "baseline", None)
-    section, _, key = x.partition(".")
-    fields = getattr(getattr(RunConfig(), section, None), "__dict__", {})
-    if baseline is None or (x != "label" and key not in fields):  # others are known after the runs
-        return
-    points = [point for experiment in experiments for point in experiment.points]
-    values = [
-        str(point.label if x == "label" else getattr(getattr(point.runs[0].config, section), key))
-        for point in points
-    ]
-    if values and str(baseline) not in values:
-        known = ", ".join(dict.fromkeys(values))
-        raise UserError(
-            f"{where}: figure {figure.stem}: no point has the baseline {baseline!r}{nearest(str(baseline), values)}; "
-            f"{x} is {known}"
-        )
-
-
-MEASURED = {"restarts": "restarts", "unroll": "unroll", "frontier": "unroll", "steps": "traces"}
-"""Kind of figure -> the key of `evaluation` without which it has nothing to draw."""
-AXES = {"law": ("x",), "ablation": ("x",), "heatmap": ("x", "y"), "isoflop": ("best", "equal")}
-"""Kind of figure -> its fields that name a key of which it compares values."""
-
-
-def check_axis(figure: Figure, experiments: Sequence[ResolvedExperiment], where: str) -> None:
-    """Refuse a comparison of a single value, and a figure of what no point measures. UserError: names the figure and
-    the key."""
-    points, kind = [point for experiment in experiments for point in experiment.points], figure.spec.kind
-    keys = (
-        ["training.batch_size"] if kind == "batch" else [getattr(figure.spec, x) for x in AXES.get(kind, ())]
-    )
-    for x in keys:
-        section, _, key = x.partition(".")
-        if key not in getattr(getattr(RunConfig(), section, None), "__dict__", {}):  # known after the runs
-            continue
-        values = {str(getattr(getattr(point.runs[0].config, section), key)) for point in points}
-        if len(values) == 1:
-            raise UserError(
-                f"{where}: figure {figure.stem}: every point has {x}={values.pop()}: add values of {x} to the grid"
-            )
-    measured = MEASURED.get(kind, "")
-    if points and measured and not any(getattr(point.evaluation, measured) for point in points):
-        raise UserError(
-            f"{where}: figure {figure.stem}: a figure of kind {kind} needs evaluation.{measured}: set it"
-        )
-    if kind == "votes" and points and not any(spec_of(p.runs[0].config.data.task).votes for p in points):
-        raise UserError(
-            f"{where}: figure {figure.stem}: a figure of kind votes needs data.task=arc: remove it"
-        )
 
 
 def check_sizes(experiment: ResolvedExperiment, where: str) -> None:

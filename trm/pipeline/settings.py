@@ -154,6 +154,7 @@ def parse_overrides(value: Any) -> dict[str, Any]:
     if not value:
         return {}
     if isinstance(value, dict):
+        _refuse_numbers_as_text(value)
         return value
     texts = [str(text).strip() for text in (value if isinstance(value, list) else [value])]
     overrides = {}
@@ -163,6 +164,24 @@ def parse_overrides(value: Any) -> dict[str, Any]:
             raise UserError(f"--set {pair}: must be key=value, such as training.steps=1000")
         overrides[key.strip()] = parse_yaml(text, f"--set {key.strip()}")
     return overrides
+
+
+def _refuse_numbers_as_text(overrides: dict[str, Any]) -> None:
+    """Refuse a mapping of the command line, whose numbers Snakemake reads as text (UserError)."""
+    flat: dict[str, Any] = {}
+    for key, value in overrides.items():
+        flat |= (
+            {f"{key}.{name}": item for name, item in value.items()}
+            if isinstance(value, dict)
+            else {key: value}
+        )
+    if any(
+        isinstance(item, str) and not isinstance(parse_yaml(item, "--set"), str) for item in flat.values()
+    ):
+        words = " ".join(f"{key}={item}" for key, item in flat.items())
+        raise UserError(
+            f"--config set: Snakemake reads the numbers of a mapping as text: write set='{words}'"
+        )
 
 
 def options_of(config: dict[str, Any]) -> str:

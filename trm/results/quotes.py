@@ -28,6 +28,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from trm.analysis.findings import largest
 from trm.analysis.kinds.common import mean_of
 from trm.analysis.stats import paired
 from trm.analysis.tables import Table, load
@@ -127,7 +128,8 @@ def _cell(table: Table, words: list[str]) -> str:
         found = mean_of(first, metric, float(_seeds(table, "puzzles", cells).iloc[0]))
         return measured(metric, found.value, None if bare else found.bounds)
     found = paired(*table.sides(metric, _where(cells[at + 1 :]), _where(cells[:at]))[0])
-    return changed(metric, found.value, None if bare else found.bounds)
+    most = largest(metric, "difference")
+    return changed(metric, found.value, None if bare else found.clipped(-most, most).bounds)
 
 
 def _where(cells: list[str]) -> dict[str, object]:

@@ -83,8 +83,12 @@ class TaskSpec(ABC):
     """Whether grids have boxes of `data.box_rows` by `data.box_cols`."""
     symmetric = False
     """Whether the rules have symmetries (`Task.symmetries`), under which restarts see a puzzle."""
-    keeps_clues = True
-    """Whether the answer repeats the given cells of the question."""
+    blank: int | None = None
+    """Token of an unknown cell in a question, whose other cells the answer repeats; None: every cell counts."""
+
+    def sorted_by(self, data: DataConfig) -> tuple[str, ...]:
+        """In what test puzzles may differ, so that figures can sort them by it: `clues`, `rating`."""
+        return ("clues", "rating")
 
     @abstractmethod
     def side(self, data: DataConfig) -> int:
@@ -124,11 +128,11 @@ class TaskSpec(ABC):
 
     def glyph(self, token: int) -> str:
         """The character of a token; empty for a blank cell and for padding."""
-        return str(token - 1) if token >= 2 else ""
+        return str(token - (self.blank or 0)) if self.is_given(token) else ""
 
     def is_given(self, token: int) -> bool:
         """Whether a token of a question is a given cell."""
-        return token >= 2
+        return token not in (0, self.blank)
 
     def cell(self, token: int, wrong: bool) -> Cell:
         """A token as drawn in figures; `wrong`: it differs from the right answer."""

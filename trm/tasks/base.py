@@ -67,8 +67,6 @@ class Task(ABC):
     """One kind of puzzle."""
 
     name: str
-    blank: int | None = None
-    """Token of an unknown cell in a question; None: every cell counts."""
     rating = "rating"
     """What a puzzle's rating counts."""
 

@@ -15,7 +15,7 @@ from trm.io import sha256_file
 from trm.model.act import Rows
 from trm.study.fingerprint import digest
 from trm.study.schema import RunConfig
-from trm.study.tasks import Sizes
+from trm.study.tasks import Sizes, spec_of
 from trm.tasks import task_of
 from trm.tasks.base import Augmenter, HostAugmenter
 
@@ -62,7 +62,7 @@ class Dataset:
     @property
     def blank(self) -> int | None:
         """Symbol of a blank cell in a question; None: all cells count as blank."""
-        return task_of(self.split("train").meta.task).blank
+        return spec_of(self.split("train").meta.task).blank
 
     @cached_property
     def summary(self) -> dict[str, Any]:

@@ -10,12 +10,12 @@ import pytest
 
 from benchmarks.claims import WIDTHS, studied_widths
 from tests.analysis.conftest import figure
-from tests.analysis.synthetic import experiment
+from tests.analysis.synthetic import experiment, measured
 from trm.analysis.drawing import save, styled
 from trm.analysis.findings import Finding, told
 from trm.analysis.fits import fit_table
 from trm.analysis.fits.optimum import best_of
-from trm.analysis.kinds import draw
+from trm.analysis.kinds import draw, fit_and_draw
 from trm.analysis.laws import findings_of_fit, followed
 from trm.analysis.specs import FitSpec, TableSpec
 from trm.analysis.tables import Table, collect, load
@@ -150,3 +150,16 @@ def test_a_best_width_that_bends_is_no_law() -> None:
     assert found.against.startswith("between 6.3")
     assert "by a local exponent of 0.2" in found.text
     assert not followed(group)
+
+
+def test_three_widths_are_drawn_and_named_although_they_have_no_parabola() -> None:
+    points = [{"model.d_model": d, "data.train_puzzles": n} for d in (16, 32, 64) for n in (10, 100)]
+    table = measured([(point, {0: 0.5, 1: 0.7}) for point in points], cross_entropy=0.4)
+    table.rows["train_flops"] = 1e9 * table.rows["data.train_puzzles"]
+    with styled():
+        drawing = fit_and_draw(figure(kind="isoflop", equal="data.train_puzzles"), "t", [table])
+    left = drawing.canvas.axes[0]
+    assert len([line for line in left.lines if line.get_marker() == "o"]) == 6
+    assert {text.get_text() for text in left.texts} == {"10", "100"}
+    assert drawing.title == "The best width d at equal unique training puzzles"
+    assert left.get_title("left").replace("\n", " ") == "Test cross entropy at equal unique training puzzles"

@@ -5,9 +5,13 @@ from typing import Any
 import pytest
 
 from tests.analysis.conftest import Drawn, figure
+from tests.analysis.synthetic import measured
+from trm.analysis.drawing import styled
 from trm.analysis.fits.data import gather
+from trm.analysis.kinds import fit_and_draw
 from trm.analysis.laws import equation, law_findings
 from trm.analysis.tables import Table
+from trm.errors import UserError
 
 
 def law(slope: float, bounds: list[float], chosen: str = "power_law", **more: Any) -> dict[str, Any]:
@@ -50,6 +54,30 @@ def test_the_equation_is_stated_at_a_round_place() -> None:
     text = equation(group, "data.train_puzzles")
     assert "(D / 200)" in text
     assert "A = 14.1 % [12.0, 16.0]" in text
+
+
+def test_a_second_axis_of_the_grid_is_the_hue_and_a_third_one_is_refused() -> None:
+    def grid(*widths: int, steps: tuple[int, ...] = (4,)) -> Table:
+        return measured(
+            [
+                ({"data.train_puzzles": n, "model.d_model": d, "training.steps": s}, {0: 0.5, 1: 0.6})
+                for n in (10, 100, 1000)
+                for d in widths
+                for s in steps
+            ]
+        )
+
+    spec, one = figure(kind="law", x="data.train_puzzles"), figure(kind="law", x="parameters")
+    with styled():
+        drawing = fit_and_draw(spec, "t", [grid(16, 32)])
+    assert [text.get_text() for text in drawing.canvas.legends[0].get_texts()] == ["16", "32"]
+    assert len([item for item in drawing.findings if item.place in ("width d = 16", "width d = 32")]) == 2
+    with styled():
+        assert not fit_and_draw(one, "t", [grid(16, 32)]).canvas.legends  # parameters sum up what differs
+    with pytest.raises(
+        UserError, match="model.d_model and training.steps differ at equal data.train_puzzles"
+    ):
+        fit_and_draw(spec, "t", [grid(16, 32, steps=(4, 8))])
 
 
 def test_a_supported_law_is_drawn_and_a_doubtful_one_is_not(drawn: Drawn) -> None:

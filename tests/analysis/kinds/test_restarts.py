@@ -3,10 +3,16 @@
 from math import comb
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from tests.analysis.conftest import figure
+from trm.analysis.drawing import styled
 from trm.analysis.fits.restarts import Attempts, any_of, fit_attempts, same_share
 from trm.analysis.fits.restarts import drawn as resampled
+from trm.analysis.kinds import draw
+from trm.analysis.kinds.common import MARKERS
+from trm.analysis.tables import Table
 
 
 def test_four_attempts_predict_eight() -> None:
@@ -68,3 +74,20 @@ def test_the_rival_takes_even_and_odd_numbers_of_attempts(attempts: int) -> None
         for j in range(attempts + 1)
     ]
     assert 1 - same_share(np.array(counts), 32) == pytest.approx(0.6 * 0.8**5)
+
+
+def test_many_policies_have_rows_of_their_own_and_a_legend(tables: dict[str, Table]) -> None:
+    table = tables["inference"]
+    parts = [table.rows.assign(label=f"noise {i}", run=table.rows["run"] + str(i)) for i in range(6)]
+    rows = pd.concat(parts, ignore_index=True)
+    with styled():
+        drawing = draw(figure(kind="restarts"), [Table(rows, table.curves, table.info)], [])
+    left, right = drawing.canvas.axes
+    places = sorted(line.get_ydata()[0] for line in right.lines if line.get_marker() in MARKERS)
+    assert len(places) == len(set(places)) == 6 * len(right.get_yticks())
+    assert [round(place) for place in places] == sorted(
+        6 * list(right.get_yticks())
+    )  # nearest to their own name
+    (found,) = drawing.canvas.legends
+    assert [text.get_text() for text in found.get_texts()] == [f"noise {i}" for i in range(6)]
+    assert "noise 0" not in {text.get_text() for text in left.texts}

@@ -32,6 +32,9 @@ def test_measured_numbers_of_steps_are_ticks(drawn: Drawn) -> None:
     drawing = drawn("unroll", kind="unroll")
     assert drawing.strength is not None
     assert list(drawing.canvas.axes[0].get_xticks()) == [1, 2, 4, 8, 16]
+    below = [text.get_text() for found in drawing.canvas.legends for text in found.get_texts()]
+    assert sorted(below) == ["16", "64", "steps in training"]  # nothing is written over the curves
+    assert not drawing.canvas.axes[0].texts
 
 
 def test_all_curves_of_a_figure_are_corrected_together() -> None:

@@ -90,7 +90,7 @@ def hue_of(table: Table, spec: FitSpec) -> str | None:
     none)."""
     if spec.hue or spec.second or spec.best:
         return spec.hue
-    return table.implied_hue(spec.where, spec.x)
+    return table.hue_of_law(spec.where, spec.x)
 
 
 def observations(rows: pd.DataFrame, spec: FitSpec) -> Data:

@@ -21,15 +21,11 @@ import pandas as pd
 from trm.analysis.fits.bootstrap import resample, together
 from trm.analysis.fits.data import Data, observations
 from trm.analysis.fits.forms import Array
-from trm.analysis.specs import FitSpec
+from trm.analysis.specs import EQUAL, LEAST, FitSpec
 from trm.analysis.stats import LEVEL, by_number, percentiles, seed_spread
 from trm.analysis.tables import Table
 from trm.errors import UserError
 
-EQUAL = 1.1
-"""Values of `second` that differ by less are one: runs of a budget end at whole steps."""
-LEAST = {"optimum": 1, "isoflop": 4}
-"""Fewest values of `x` that can have an optimum, and fewest optima whose logarithms can bend."""
 LAST = 3
 """Optima at the largest values of `second` that give the local exponent."""
 RULERS = 4
@@ -85,7 +81,7 @@ def best_of(rows: pd.DataFrame, spec: FitSpec) -> dict[str, Any]:
         samples = np.concatenate([samples, _resampled(data, spec)])
     found = []
     for value in np.unique(level):
-        if len(np.unique(data.x[0, level == value])) >= LEAST[spec.form]:
+        if len(np.unique(data.x[0, level == value])) >= (LEAST if spec.form == "isoflop" else 1):
             found.append(_best(data, level == value, samples, spec))
     if len(found) < 2 and (not found or spec.form == "optimum"):
         return {**group, "error": f"too few values of {spec.x} to find the best one"}
@@ -124,7 +120,7 @@ def _power(inside: list[dict[str, Any]], key: str) -> dict[str, Any]:
         "interval": _ends(slopes),
     }
     law |= {"points": len(inside), "doubts": [], "local": None}
-    if len(inside) < LEAST["isoflop"]:
+    if len(inside) < LEAST:
         law["doubts"].append(f"{len(inside)} optima inside the grid are too few for a power law")
         return law
     bend = np.polyfit(places - places.mean(), logs, 2)[0]

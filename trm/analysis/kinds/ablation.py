@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.findings import Contrast, compared, contrast
@@ -58,7 +59,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     parts = {hue: part for hue, (part, _) in alike.items()}
     shades = common.colours(list(parts))
     extra = [name for name in spec.second if rows[name].notna().any()]
-    height = max(1.7, 0.9 + (0.26 + 0.16 * len(parts)) * len(values))
+    lines = max(name.count("\n") + 1 for name in _names(values, spec.x))
+    height = max(1.7, 0.9 + max(0.26 + 0.16 * len(parts), 0.15 * lines) * len(values))
     figure, axes = common.canvas(common.TWO, height, 1, 2 + len(extra), sharey=True)
     base_name, chosen = setting_in_words(spec.x, baseline), attempts_of(spec.where)
     contrasts: dict[tuple[Any, ...], Contrast] = {}
@@ -77,8 +79,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     found = compared(spec.y, contrasts | interactions(table, parts, spec, values, baseline))
     for (hue, value), item in contrasts.items():
         if item.mean.n:
-            at, mean = values.index(value) + shifts[hue], item.mean
-            mean = mean.clipped(-1.0, 1.0) if label(spec.y).percent else mean
+            at = values.index(value) + shifts[hue]
+            mean = replace(item.mean, bounds=found[hue, value].interval)
             mark: dict[str, Any] = {"summary": mean, "hollow": not found[hue, value].sign, "sideways": True}
             common.seed_marks(axes[0, 1], at, [mean.value], shades[hue], **mark)
     _dress(axes[0], spec, extra, values, rows)
@@ -204,11 +206,14 @@ def _values(axes: Axes, at: float, rows: pd.DataFrame, name: str, colour: str) -
         common.seed_marks(axes, at, data, colour, seeds_at=at + 0.09, summary=summary, sideways=True)
 
 
+def _names(values: Sequence[Any], x: str) -> list[str]:
+    """The values as tick labels."""
+    return [common.wrap(common.plain(value_name(value, x)), 22) for value in values]
+
+
 def _dress(axes: np.ndarray, spec: Spec, extra: list[str], values: list[Any], rows: pd.DataFrame) -> None:
     """Labels of all panels."""
-    axes[0].set_yticks(
-        range(len(values)), [common.wrap(common.plain(value_name(value, spec.x)), 22) for value in values]
-    )
+    axes[0].set_yticks(range(len(values)), _names(values, spec.x))
     axes[0].set_ylim(len(values) - 0.45, -0.55)
     if spec.x != "label":  # words chosen for the grid's points speak for themselves
         axes[0].set_ylabel(common.wrap(sentence(label(spec.x).name), max(14, 6 * len(values))))

@@ -41,6 +41,10 @@ GREY = "#767676"
 MISSING = "#B00020"
 SMALL = 8
 """Font size of every note inside a figure; the style file sets the others."""
+LETTER = 0.07
+"""About how many inches a letter of a legend is wide."""
+LONGEST = 44
+"""Letters of a line in a legend."""
 
 
 @dataclass
@@ -215,12 +219,15 @@ def hue_legend(
     if not column:
         return
     narrow = figure.get_figwidth() <= ONE
-    fit = 1 if column == "series" and narrow else 2 if column in ("series", "label") else 3 if narrow else 6
+    most = 2 if column in ("series", "label") else 3 if narrow else 6
     drawn = [
         entry(figure.axes[0], hue_name(column, value), color=colour, **(_mark(i, dashed) | style))
         for i, (value, colour) in enumerate(shades.items())
     ]
-    legend(figure, handles or drawn, columns or fit, legend_title(column))
+    entries = handles or drawn
+    longest = max(len(line) for item in entries for line in str(item.get_label()).split("\n"))
+    fit = max(1, min(most, int(figure.get_figwidth() / (0.5 + LETTER * longest))))
+    legend(figure, entries, columns or fit, legend_title(column))
 
 
 def _mark(index: int, dashed: bool) -> dict[str, Any]:
@@ -237,10 +244,12 @@ def plain(text: str) -> str:
 def hue_name(column: str, value: Any) -> str:
     """A legend entry: the value alone; `legend_title` names the column."""
     if column == "series":
-        return plain(wrap(setting_in_words(column, value), 44))
-    if column == "experiment":  # an experiment named after what it varies
-        return plain(label(f"model.{value}").name)
-    return plain(value_name(value, column) if column != "label" else point_name(value))
+        name = setting_in_words(column, value)
+    elif column == "experiment":  # an experiment named after what it varies
+        name = label(f"model.{value}").name
+    else:
+        name = value_name(value, column) if column != "label" else point_name(value)
+    return plain(wrap(name, LONGEST))
 
 
 def legend_title(column: str) -> str:
@@ -336,9 +345,11 @@ def axis_scale(axes: Axes, which: str, text: Label, values: Any = (), *, log: bo
         (axes.set_xscale if which == "x" else axes.set_yscale)("log")
         axis.set_minor_locator(NullLocator())
         axis.set_minor_formatter(NullFormatter())
-        low, high = (axes.get_xlim if which == "x" else axes.get_ylim)()
         own = np.unique(values)
-        if not (which == "x" and 2 <= len(own) <= 9 and round_values(own)):
+        if which == "x" and len(own) == 1:  # else the margins make a range without a round number
+            axes.set_xlim(own[0] / 2, own[0] * 2)
+        low, high = (axes.get_xlim if which == "x" else axes.get_ylim)()
+        if not (which == "x" and (len(own) == 1 or (len(own) <= 9 and round_values(own)))):
             own = np.array(nice(min(low, values.min()), max(high, values.max())))
         ticks = (
             fitting(axes, own, float(np.log(high / low)), lambda value: shown(text, value))
@@ -360,8 +371,9 @@ def error_scale(axes: Axes, metric: str, low: float, high: float) -> None:
 
 
 def wrap(text: str, width: int) -> str:
-    """Break a long line for a title or a tick label."""
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    """Break a long line for a title or a tick label; words only where no line of a legend holds them."""
+    split = max(map(len, text.split()), default=0) > max(width, LONGEST)
+    return textwrap.fill(text, width, break_long_words=split, break_on_hyphens=False)
 
 
 # marks -------------------------------------------------------------------------------------------------------------

@@ -56,15 +56,19 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         axis.xaxis.set_major_locator(mpl.ticker.MaxNLocator(8, integer=True, steps=[1, 2, 4, 8, 10]))
     axes[1].set_ylim(0, 1.02)
     common.heading(axes[1], "Diamonds: exact accuracy at the last step")
+    caption = "Share of test puzzles whose halt logit first becomes positive at a step."
+    early = any(sum(item["share"][:-1]) for item in rows["_halting"])
+    never = (
+        "Puzzles that never halt count as the last step."
+        if early
+        else ("None does before the last step: every puzzle takes all steps.")
+    )
     common.hue_legend(figure, key if len(parts) > 1 else None, shades, dashed=True)
     return common.Drawing(
         figure,
         rows,
         title="When the model stops",
-        caption=(
-            "Share of test puzzles whose halt logit first becomes positive at a step. Puzzles that never halt count as "
-            "the last step."
-        ),
+        caption=f"{caption} {never}",
         findings=[*found, *halted],
     )
 

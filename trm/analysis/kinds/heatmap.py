@@ -91,7 +91,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     for axis, (hue, cells) in zip(axes[0], maps.items()):
         image = _map(axis, cells, spec, xs, ys, norm)
         if spec.hue:
-            common.heading(axis, common.plain(setting_in_words(spec.hue, hue)))
+            common.heading(axis, common.wrap(common.plain(setting_in_words(spec.hue, hue)), 30))
     bar = figure.colorbar(image, ax=list(axes[0, : len(parts)]), shrink=0.9, pad=0.02)
     bar.outline.set_visible(False)
     if label(spec.z).log:
@@ -160,8 +160,8 @@ def _map(
     centre, half = cells
     texts = [[written(*pair) for pair in zip(*row)] for row in zip(centre.tolist(), half.tolist())]
     names = {
-        "xticklabels": [value_name(x, spec.x) for x in xs],
-        "yticklabels": [value_name(y, spec.y) for y in ys],
+        "xticklabels": [common.wrap(common.plain(value_name(x, spec.x)), 10) for x in xs],
+        "yticklabels": [common.wrap(common.plain(value_name(y, spec.y)), 16) for y in ys],
     }
     size = {"fontsize": common.SMALL, "linespacing": 1.1}
     sns.heatmap(

@@ -3,13 +3,13 @@ there change with compute, or with another variable at one budget."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import label
 from trm.analysis.laws import findings_of_fit, followed
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
-from trm.analysis.specs import SAME, Column, Figure, FitSpec, Minimised
+from trm.analysis.specs import EQUAL, SAME, Column, Figure, FitSpec, Minimised
 from trm.analysis.words import SYMBOLS, compact, noun, sentence
 
 BUDGET = "train_flops"
@@ -44,15 +44,18 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     group, best = fit["groups"][0], noun(spec.best)
     figure, axes = common.panels(3, 2.7)
     rows = curves(axes[0], spec, table, group, spec.equal)
-    common.heading(axes[0], sentence(f"{noun(spec.y)} at equal compute"))
+    budget = spec.equal == BUDGET
+    cost = rows[BUDGET].astype(float)
+    same = "compute" if budget or cost.max() <= EQUAL * cost.min() else noun(spec.equal)
+    common.heading(axes[0], common.wrap(sentence(f"{noun(spec.y)} at equal {same}"), 36))
     for axis, key, column in ((axes[1], "best", spec.y), (axes[2], "x", spec.best)):
         common.heading(axis, sentence(f"{'lowest ' if key == 'best' else 'best '}{noun(column)}"))
         growth(axis, group, key, column, spec.equal)
-    budget = spec.equal == BUDGET
+    spent = f"Where compute is best spent: {best} or {'steps' if budget else noun(spec.equal)}"
     return common.Drawing(
         figure,
         rows,
-        title=f"Where compute is best spent: {best} or {'steps' if budget else noun(spec.equal)}",
+        title=spent if same == "compute" else f"The best {best} at equal {same}",
         caption=f"Each curve is a parabola through {'one budget in FLOPs' if budget else 'equal ' + noun(spec.equal)}, "
         "light to dark; diamonds are its minimum.",
         findings=findings_of_fit(fit),
@@ -60,11 +63,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     )
 
 
-def shades(group: Mapping[str, Any]) -> dict[float, Any]:
+def shades(budgets: Sequence[float]) -> dict[float, Any]:
     """Budget -> colour, from light to dark."""
     from matplotlib import colormaps
 
-    budgets = [item["second"] for item in group.get("optima", [])]
     places = np.linspace(LIGHT, GROUND, max(2, len(budgets)))
     return {budget: colormaps["cividis_r"](place) for budget, place in zip(budgets, places)}
 
@@ -72,35 +74,43 @@ def shades(group: Mapping[str, Any]) -> dict[float, Any]:
 def curves(
     axes: Axes, spec: Any, table: Table, group: Mapping[str, Any], equal: str = BUDGET
 ) -> pd.DataFrame:
-    """The metric against the choice, a curve a value of `equal`, named at its end; returns the rows shown."""
+    """The metric against the choice, a curve a value of `equal`, named at its end; returns the rows shown. Values that
+    too few choices share have points alone."""
+    from trm.analysis.fits.optimum import budgets
+
     rows: pd.DataFrame = common.rows_of(table, spec.where, spec.y, spec.best, equal)
-    colours = shades(group)
-    values = common.positive(rows, spec.y)
-    rows = rows.assign(_budget=_nearest(rows[equal].to_numpy(float), list(colours)), _y=values)
+    optima = {item["second"]: item for item in group.get("optima", [])}
+    values, shared = common.positive(rows, spec.y), rows[equal].to_numpy(float)
+    level, alone = _nearest(shared, list(optima)), shared if "." in equal else budgets(shared)
+    rows = rows.assign(_budget=np.where(np.isnan(level), alone, level), _y=values)
     point = rows.groupby([name for name in SAME if name in rows], dropna=False).ngroup()
     means = stats.pooled_log_intervals(values, point.to_numpy())
     ends: list[tuple[float, float, str, Any]] = []
-    for item in group.get("optima", []):
-        budget, colour = item["second"], colours[item["second"]]
+    for budget, colour in shades(sorted(rows["_budget"].unique())).items():
+        item, right = optima.get(budget), (0.0, 0.0)
         for number, here in rows[rows["_budget"] == budget].groupby(point):
             at = float(here[spec.best].iloc[0])
-            hollow = not item["range"][0] <= at <= item["range"][1]
+            hollow = item is None or not item["range"][0] <= at <= item["range"][1]
+            right = max(right, (at, means[number].value))
             face = "white" if hollow else colour
             axes.plot(
                 at, means[number].value, "o", color=colour, markerfacecolor=face, markersize=3.4, zorder=4
             )
+        ends.append((*right, _named(equal, budget), colour))
+        if item is None:
+            continue
         width = np.geomspace(item["range"][0], item["range"][1], 60)
         height = np.exp(np.polyval(item["parabola"], np.log(width)))
         axes.plot(width, height, color=colour, linewidth=1.2, zorder=3)
         diamond(axes, item["x"], item["best"], "black", hollow=item["edge"], markersize=5.5)
-        ends.append((width[-1], height[-1], _named(equal, budget), colour))
+        ends[-1] = (width[-1], height[-1], *ends[-1][2:])
     common.axis_scale(axes, "x", label(spec.best), rows[spec.best], log=True)
     common.error_scale(
         axes, spec.y, float(min(m.value for m in means.values())), float(max(m.value for m in means.values()))
     )
     if ends:
         common.make_room(axes, [name for *_, name, _ in ends])
-        name_ends(axes, ends, [(item["x"], item["best"]) for item in group["optima"]])
+        name_ends(axes, ends, [(item["x"], item["best"]) for item in optima.values()])
     return rows.drop(columns=["_budget", "_y"])
 
 

@@ -51,7 +51,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     table = common.merge(tables, spec.experiments(tables[0].experiment))
     known = [common.fit_of(fits, wanted) for wanted in spec.fits(table.experiment)]
     fit = known[0]
-    spec = common.with_hue(spec, table, spec.x)
+    own = common.with_hue(spec, table, spec.x)
+    spec = own if spec.envelope else spec.model_copy(update={"hue": fit["hue"]})
     figure, axes = common.canvas(common.ONE, 3.0)
     rows = panel(axes[0, 0], spec, table, fit)
     common.hue_legend(figure, spec.hue, {}, axes[0, 0].get_legend_handles_labels()[0])
@@ -74,7 +75,9 @@ def title_of(spec: Any) -> str:
 def subtitle(fit: Fit, x: str, y: str, width: int = 72) -> str:
     """The equation, or why there is none."""
     if len(fit["groups"]) > 1:
-        return "fitted separately for each colour; a line only where the points support a law"
+        return common.wrap(
+            "fitted separately for each colour; a line only where the points support a law", width
+        )
     group = fit["groups"][0]
     return (
         equation(group, x, y, width) if supported(group) else common.wrap("no law: " + why_not(group), width)
@@ -110,7 +113,7 @@ def spanned(groups: Sequence[Group]) -> str:
 
 def panel(axes: Axes, spec: Any, table: Table, fit: Fit) -> pd.DataFrame:
     """Draw one law into `axes`; returns the rows shown. `scaling_laws` draws its panels by it, too. `spec`: with the
-    hue that `common.with_hue` gives it."""
+    hue of its fit."""
     rows: pd.DataFrame = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)
     x = rows[spec.x].to_numpy(float) + label(spec.x).offset
     y = common.positive(rows, spec.y)

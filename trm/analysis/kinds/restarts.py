@@ -140,10 +140,11 @@ def laws_of(table: Table, spec: Any) -> tuple[pd.DataFrame, str | None, dict[Any
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     rows, key, laws = laws_of(tables[0], spec)
     figure, axes = common.panels(2, 2.8)
-    panel(axes[0], laws, key)
+    panel(axes[0], laws, key, named=not key)
     _choosers(axes[1], laws, key)
-    common.heading(axes[0], message(laws, key))
-    common.heading(axes[1], "Which attempt is chosen")
+    titles = (common.wrap(message(laws, key), 40), "Which attempt is chosen")
+    common.aligned_headings([(axis, title, "") for axis, title in zip(axes, titles)])
+    common.hue_legend(figure, key, common.colours(list(laws)))
     few = next(iter(laws.values())).few
     return common.Drawing(
         figure,
@@ -158,8 +159,8 @@ def _name(key: str | None, value: Any) -> str:
     return common.hue_name(key, value) if key else "attempts"
 
 
-def panel(axes: Axes, laws: Mapping[Any, Law], key: str | None) -> None:
-    """Solved by any of the attempts, measured and predicted, one colour a policy, named at its end."""
+def panel(axes: Axes, laws: Mapping[Any, Law], key: str | None, *, named: bool = True) -> None:
+    """Solved by any of the attempts, measured and predicted, one colour a policy, `named` at its end."""
     ends = []
     for index, (value, colour) in enumerate(common.colours(list(laws)).items()):
         law, marker = laws[value], common.MARKERS[index % 8]
@@ -180,7 +181,8 @@ def panel(axes: Axes, laws: Mapping[Any, Law], key: str | None) -> None:
         axes.plot(
             [law.whole] * 2, law.measured.bounds or [law.measured.value] * 2, color=colour, linewidth=1.1
         )
-        ends.append((law.whole, law.measured.value, _name(key, value), colour))
+        if named:
+            ends.append((law.whole, law.measured.value, _name(key, value), colour))
     first = next(iter(laws.values()))
     if first.once:
         axes.plot([1, first.whole], [first.once.value] * 2, color=common.GREY, linewidth=1.1, zorder=2)
@@ -195,8 +197,9 @@ def panel(axes: Axes, laws: Mapping[Any, Law], key: str | None) -> None:
     axes.set_ylabel("Solved by any attempt (%)")
     low, high = axes.get_ylim()
     axes.set_ylim(max(0.0, low), min(1.02, high))
-    last = max(law.whole for law in laws.values())
-    common.end_names(axes, [(last, *end[1:]) for end in ends])
+    if ends:
+        last = max(law.whole for law in laws.values())
+        common.end_names(axes, [(last, *end[1:]) for end in ends])
 
 
 def _choosers(axes: Axes, laws: Mapping[Any, Law], key: str | None) -> None:
@@ -205,7 +208,7 @@ def _choosers(axes: Axes, laws: Mapping[Any, Law], key: str | None) -> None:
     for index, (value, colour) in enumerate(common.colours(list(laws)).items()):
         for at, name in enumerate(names):
             if found := laws[value].chosen.get(name):
-                place = at + (index - (len(laws) - 1) / 2) * 0.22
+                place = at + (index - (len(laws) - 1) / 2) * min(0.22, 0.8 / len(laws))
                 common.seed_marks(
                     axes,
                     place,
@@ -215,10 +218,6 @@ def _choosers(axes: Axes, laws: Mapping[Any, Law], key: str | None) -> None:
                     summary=found,
                     sideways=True,
                 )
-        if key:
-            common.entry(
-                axes, _name(key, value), color=colour, marker=common.MARKERS[index % 8], linestyle="none"
-            )
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     common.axis_scale(axes, "x", label("solved"), log=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -9,7 +10,7 @@ from pydantic import Field
 
 from trm.analysis.lazy import Axes, Table, common, mpl, np
 from trm.analysis.specs import Figure
-from trm.analysis.words import count, number
+from trm.analysis.words import count, number, point_name
 from trm.errors import UserError
 from trm.study.tasks import spec_of
 
@@ -53,11 +54,17 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     chosen = interesting(traces, spec.puzzles)
     columns = 1 + min(STEPS, max(len(trace["steps"]) for trace in chosen))
     cell = min(LARGEST, common.TWO / columns)
-    figure, axes = common.canvas(common.TWO, (cell + 0.3) * len(chosen) + 0.1, len(chosen), columns)
+    models = rows.drop_duplicates("run").set_index("run")
+    height = cell + (0.3 if len(models) == 1 else 0.45)
+    figure, axes = common.canvas(common.TWO, height * len(chosen) + 0.1, len(chosen), columns)
     for line, trace in zip(axes, chosen):
         title = {"fontsize": common.SMALL, "fontweight": "normal", "loc": "center", "pad": 3}
         _grid(line[0], trace, trace["question"], np.zeros(len(trace["answer"]), bool))
         line[0].set_title("question", **title)
+        if len(models) > 1:
+            point, seed = models.loc[trace["run"], ["label", "seed"]]
+            name = textwrap.shorten(f"{point_name(point)}, seed {seed}", 60, placeholder=" …")
+            line[0].set_title(common.plain(name) + "\n", **title | {"loc": "left", "fontweight": "bold"})
         errors = wrong(trace)
         picked = pick(errors, columns - 1)
         for axis, step in zip(line[1:], picked):
@@ -72,8 +79,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows[rows["run"].isin({trace["run"] for trace in chosen})],
         title="Puzzles solved step by step",
         caption=(
-            "One puzzle a row: the first and the last step, and those with most changes. Grey: given. Red with a cross "
-            "is wrong."
+            f"One puzzle a row{' under its model' * (len(models) > 1)}: first and last step, and those with "
+            "most changes. Grey: given. Red with a cross is wrong."
         ),
         remarks=steps_sentence([wrong(trace).sum(axis=1).tolist() for trace in traces]),
     )
@@ -100,7 +107,7 @@ def _grid(axes: Axes, trace: Mapping[str, Any], tokens: Any, bad: np.ndarray) ->
     for index, token in enumerate(tokens):
         row, x = divmod(index, columns)
         y = rows - 1 - row
-        given = task.keeps_clues and task.is_given(trace["question"][index])
+        given = task.blank is not None and task.is_given(trace["question"][index])
         text, colour = task.cell(token, bool(bad[index]))
         face = colour or (WRONG if bad[index] else GIVEN if given else "white")
         ink = "black" if given else BAD if bad[index] else common.OKABE_ITO[0]

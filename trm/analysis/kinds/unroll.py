@@ -78,11 +78,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         curves[place] = series
     trained = rows["model.halt_max_steps"].unique()
     if len(trained) == 1:
-        axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, zorder=1)
-        style: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "center"}
-        style["xycoords"] = ("data", "axes fraction")
-        style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-        common.note(axes[0], "as in training", (float(trained[0]), 0.5), **style)
+        style: dict[str, Any] = {"color": common.GREY, "linewidth": 0.8}
+        axes[0].axvline(float(trained[0]), zorder=1, **style)
+        common.legend(figure, [common.entry(axes[0], "steps in training", **style)], 1)
     common.axis_scale(axes[0], "x", label("eval_steps"), steps)
     common.axis_scale(axes[0], "y", label("exact_accuracy"), log=False)
     axes[0].set_ylim(-0.02, 1.02)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from trm.analysis.words import listed, noun
+from trm.analysis.words import listed, noun, several_axes
 from trm.errors import UserError
 from trm.io import dump, write_text
 from trm.study.records import check_checksum, check_name, read_record, sealed
@@ -140,13 +140,36 @@ class Table:
         rows = self.select(where, taken[:1])
         if "series" not in taken and rows["series"].nunique(dropna=False) > 1:
             return "series"
+        measured = (name for name in self._beside(rows, *taken) if name.startswith("evaluation."))
+        return next(measured, None)
+
+    def hue_of_law(self, where: Mapping[str, Any], x: str) -> str | None:
+        """`implied_hue` of a law of `x`; if x is an axis of the grid, the other axis is one, too.
+
+        UserError: there are several.
+        """
+        known = self.implied_hue(where, x)
+        if known or x not in self.info.get("coordinates", []):  # parameters and FLOPs sum up what differs
+            return known
+        rows = self.select(where, [x])
+        names = self._beside(rows, x)
+        apart = [
+            name for name in names if np.max(rows.groupby([x, name], dropna=False)["point"].nunique()) == 1
+        ]
+        if names and not apart:
+            raise UserError(several_axes(x, names))
+        return next(iter(apart), None)
+
+    def _beside(self, rows: pd.DataFrame, *taken: str) -> list[str]:
+        """The coordinates of which rows with equal `taken` have several values."""
         known = [name for name in taken if name in rows]
+        found = []
         for name in self.info.get("coordinates", []):
-            if name.startswith("evaluation.") and name in rows and name not in taken:
-                groups = rows.groupby(known, dropna=False)[name] if known else rows[name]
-                if np.max(groups.nunique(dropna=False)) > 1:
-                    return str(name)
-        return None
+            if name in rows and name not in taken:
+                parts = rows.groupby(known, dropna=False)[name] if known else rows[name]
+                if np.max(parts.nunique(dropna=False)) > 1:
+                    found.append(str(name))
+        return found
 
 
 DEPTH = 64

@@ -51,13 +51,15 @@ class ArcSpec(TaskSpec):
 
     sources = ("json", "generate")
     votes = True
-    keeps_clues = False
 
     def side(self, data: DataConfig) -> int:
         return data.arc_side
 
     def shape(self, data: DataConfig) -> DataShape:
         return DataShape(data.arc_side**2, 12, None)
+
+    def sorted_by(self, data: DataConfig) -> tuple[str, ...]:
+        return ()
 
     def fields(self, data: DataConfig) -> dict[str, Any]:
         # a later field: names of older data sets must not change

@@ -15,6 +15,7 @@ class MazeSpec(TaskSpec):
     """Squares of maze_size rows."""
 
     sources = ("generate", "csv", "official")
+    blank = OPEN
     difficulty = "length of the shortest path"
     symmetric = True
 

@@ -11,7 +11,7 @@ from trm.tasks.base import Augmenter, Files, Task
 from trm.tasks.grids import dihedral_cells, hashes
 from trm.tasks.marginals import Symmetric
 from trm.tasks.maze import maze
-from trm.tasks.maze.spec import CHARACTERS, GOAL, OPEN, START
+from trm.tasks.maze.spec import CHARACTERS, GOAL, START
 
 
 class MazeAugmenter(Augmenter):
@@ -29,7 +29,6 @@ class Maze(Task):
     """Square mazes, answered by a shortest path."""
 
     name = "maze"
-    blank = OPEN
     rating = "cells of the shortest path"
 
     def pool(self, config: DataConfig, files: Files) -> Pool:

@@ -27,6 +27,7 @@ class SudokuSpec(TaskSpec):
         first_revision="58942f96baeb572ca3127e2a9e9c70f330783d6b",
     )
     published = (3_831_994, 422_786)
+    blank = 1
     takes_hints = True
     boxed = True
     symmetric = True
@@ -50,6 +51,12 @@ class SudokuSpec(TaskSpec):
             )
         if data.source == "generate" and data.clues_min > data.clues_max:
             raise UserError(f"data.clues_min={data.clues_min} is above data.clues_max={data.clues_max}")
+
+    def sorted_by(self, data: DataConfig) -> tuple[str, ...]:
+        if data.source != "generate":
+            return ("clues", "rating")
+        clues = ("clues",) * (not data.clues_max or data.clues_min < data.clues_max)
+        return clues if self.side(data) == 4 else (*clues, "rating")  # 4x4 are solved without a guess
 
     def fields(self, data: DataConfig) -> dict[str, Any]:
         return {"box_rows": data.box_rows, "box_cols": data.box_cols}

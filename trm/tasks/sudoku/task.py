@@ -13,6 +13,7 @@ from trm.tasks.marginals import Symmetric
 from trm.tasks.sudoku import pool
 from trm.tasks.sudoku.classes import class_keys
 from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, sudoku_maps
+from trm.tasks.sudoku.spec import SPEC
 
 
 class SudokuAugmenter(Augmenter):
@@ -36,7 +37,6 @@ class Sudoku(Task):
     """Sudoku with boxes of any size."""
 
     name = "sudoku"
-    blank = 1
     rating = "guesses"
 
     def pool(self, config: DataConfig, files: Files) -> Pool:
@@ -78,7 +78,7 @@ class Sudoku(Task):
         rules = []
         for first in range(0, len(inputs), 4096):
             part = inputs[first : first + 4096]
-            blank = part == self.blank
+            blank = part == SPEC.blank
             left = candidates(part, config.box_rows, config.box_cols)
             share, count = np.where(blank, 1 / np.maximum(1, left), 0).sum(1), blank.sum(1)
             rules.extend((share[count > 0] / count[count > 0]).tolist())

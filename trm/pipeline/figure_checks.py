@@ -1,0 +1,221 @@
+"""What is refused of a figure before anything runs: metrics that no run records, values that no point has, axes and
+measurements from which nothing can be drawn. Imports no numpy."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trm.analysis.specs import EQUAL, LEAST
+from trm.analysis.words import listed, several_axes
+from trm.errors import UserError
+from trm.pipeline.catalogue import Figure
+from trm.study import flops
+from trm.study.dataset_identity import shape
+from trm.study.merge import SECTIONS, nearest
+from trm.study.points import Point
+from trm.study.schema import RunConfig
+from trm.study.tasks import spec_of
+from trm.training.history import COLUMNS
+
+MEASURED = {"restarts": "restarts", "unroll": "unroll", "frontier": "unroll", "steps": "traces"}
+"""Kind of figure -> the key of `evaluation` without which it has nothing to draw."""
+AXES = {"law": ("x",), "ablation": ("x",), "heatmap": ("x", "y"), "isoflop": ("best", "equal")}
+"""Kind of figure -> its fields that name a column of which it compares values."""
+
+
+def check_figure(figure: Figure, points: Sequence[Point], study: str) -> None:
+    """Refuse a figure of which nothing could be drawn after the runs.
+
+    Args:
+        points: those of its experiments.
+        study: the study's file.
+
+    Raises:
+        UserError: names the figure, the fault and, if there are any, the values or names that would do.
+    """
+    for check in (_names, _where, _baseline, _measured, _axes):
+        if fault := check(figure, points):
+            raise UserError(f"{study}: figure {figure.stem}: {fault}")
+        if check is _where:
+            points = _selected(figure, points)
+
+
+def _flops(config: RunConfig) -> float:
+    sizes = shape(config.data)
+    return flops.train_flops(config.model, config.training, sizes.seq_len, sizes.vocab_size)
+
+
+def _parameters(config: RunConfig) -> float:
+    sizes = shape(config.data)
+    return flops.parameters(config.model, sizes.seq_len, sizes.vocab_size)
+
+
+def _depth(config: RunConfig) -> float:
+    model = config.model
+    return model.h_cycles * (model.l_cycles + 1) * model.layers
+
+
+COMPUTED: dict[str, Callable[[RunConfig], float]] = {
+    "train_flops": _flops,
+    "parameters": _parameters,
+    "effective_depth": _depth,
+}
+"""Derived columns that follow from the configuration of a run."""
+
+
+def values_at(point: Point, column: str) -> list[Any]:
+    """The values of a column at a grid point; empty: they are known after the runs."""
+    config, measured = point.runs[0].config, point.evaluation
+    if column == "label":
+        return [point.label]
+    if column == "seed":
+        return [run.config.seed for run in point.runs]
+    if column == "eval_steps":
+        own = config.model.halt_max_steps
+        return [*(measured.unroll or (own,)), measured.steps or own]
+    if column in COMPUTED:
+        return [COMPUTED[column](config)]
+    section, _, key = column.partition(".")
+    if section not in SECTIONS or key not in SECTIONS[section].model_fields:
+        return []
+    value = getattr(measured if section == "evaluation" else getattr(config, section), key)
+    return [json.dumps(value) if isinstance(value, (list, tuple, dict)) and value else value]
+
+
+def _is_value(cell: Any, wanted: Any) -> bool:
+    """Whether a setting is a value of `where`, as `trm.analysis.tables.store.equal` has it."""
+    if wanted is None:
+        return cell in (None, "", (), [])
+    if isinstance(wanted, (bool, str)):
+        return str(cell) == str(wanted)
+    return isinstance(cell, (int, float)) and math.isclose(cell, wanted, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _selected(figure: Figure, points: Sequence[Point]) -> list[Point]:
+    """The points that have all values of the figure's `where`, as far as they are known."""
+    return [
+        point
+        for point in points
+        if all(
+            any(_is_value(value, wanted) for value in known)
+            for column, wanted in figure.spec.where.items()
+            if (known := values_at(point, column))
+        )
+    ]
+
+
+def _is_text(column: str) -> bool:
+    """Whether a column holds words, as labels and names do."""
+    section, _, key = column.partition(".")
+    return column == "label" or isinstance(getattr(getattr(RunConfig(), section, None), key, None), str)
+
+
+def _names(figure: Figure, points: Sequence[Point]) -> str:
+    """Curves that no run records, and laws over words."""
+    for column in (name for fit in figure.fits for name in (fit.spec.x, fit.spec.second) if name):
+        if _is_text(column):
+            return f"{column} is not a number: no law or optimum can be fitted over it"
+    spec: Any = figure.spec
+    known = [name for name in COLUMNS if "/" in name]
+    for column in list(getattr(spec, "metrics", ())) + ([spec.metric] if spec.kind == "curves" else []):
+        if column not in known:
+            return f"unknown metric {column!r}{nearest(column, known)}; history.csv has {', '.join(known)}"
+    return ""
+
+
+def _where(figure: Figure, points: Sequence[Point]) -> str:
+    """A `where` that no point has."""
+    where = figure.spec.where
+    for column, wanted in where.items():
+        known = [value for point in points for value in values_at(point, column)]
+        if known and not any(_is_value(value, wanted) for value in known):
+            names = list(dict.fromkeys(map(str, known)))
+            close = nearest(str(wanted), names)
+            return f"where: no point has {column}={wanted}{close}; {column} is {', '.join(names)}"
+    if points and not _selected(figure, points):
+        wanted = listed([f"{column}={value}" for column, value in where.items()])
+        return f"where: no point has {wanted} together: remove one of them"
+    return ""
+
+
+def _baseline(figure: Figure, points: Sequence[Point]) -> str:
+    """A baseline that no point has."""
+    x, baseline = getattr(figure.spec, "x", ""), getattr(figure.spec, "baseline", None)
+    values = [str(value) for point in points for value in values_at(point, x)]
+    if baseline is None or not values or str(baseline) in values:
+        return ""
+    known = ", ".join(dict.fromkeys(values))
+    return f"no point has the baseline {baseline!r}{nearest(str(baseline), values)}; {x} is {known}"
+
+
+def _measured(figure: Figure, points: Sequence[Point]) -> str:
+    """What no point measures."""
+    kind, by = figure.spec.kind, getattr(figure.spec, "by", "")
+    key = MEASURED.get(kind, "")
+    if points and key and not any(getattr(point.evaluation, key) for point in points):
+        return f"a figure of kind {kind} needs evaluation.{key}: set it"
+    data = [point.runs[0].config.data for point in points]
+    if kind == "votes" and data and not any(spec_of(item.task).votes for item in data):
+        return "a figure of kind votes needs data.task=arc: remove it"
+    known = {name for item in data for name in spec_of(item.task).sorted_by(item)}
+    if kind == "bins" and data and by not in known:
+        remedy = f"write `by: {known.pop()}`" if known else "remove it"
+        return f"the test puzzles of {data[0].task} with these settings do not differ in {by}: {remedy}"
+    return ""
+
+
+def _axes(figure: Figure, points: Sequence[Point]) -> str:
+    """Comparisons of a single value, laws over several axes, and parabolas through too few points."""
+    spec: Any = figure.spec
+    keys = (
+        ["training.batch_size"]
+        if spec.kind == "batch"
+        else [getattr(spec, x) for x in AXES.get(spec.kind, ())]
+    )
+    for x in keys:
+        values = {str(value) for point in points for value in values_at(point, x)}
+        if len(values) == 1:
+            return f"every point has {x}={values.pop()}: add values of {x} to the grid"
+    if spec.kind == "law" and not (spec.hue or spec.envelope):
+        return _several(points, spec.x)
+    return _parabola(points, spec.best, spec.equal) if spec.kind == "isoflop" else ""
+
+
+def _several(points: Sequence[Point], x: str) -> str:
+    """Axes of the grid that a law of `x` would average (`Table.hue_of_law`)."""
+    names = list(dict.fromkeys(key for point in points for key in point.coords))
+    if x not in names or any(point.label.endswith(")") for point in points):  # blocks have a colour each
+        return ""
+
+    def most(*columns: str) -> dict[str, int]:
+        """How many values of each axis points have that are equal in these columns."""
+        groups: dict[str, list[Point]] = {}
+        for point in points:
+            groups.setdefault(str([point.coords.get(column) for column in columns]), []).append(point)
+        return {
+            name: max(len({str(point.coords.get(name)) for point in group}) for group in groups.values())
+            for name in names
+        }
+
+    beside = [name for name, values in most(x).items() if values > 1]
+    alone = [name for name in beside if max(most(x, name).values()) == 1]
+    measured = any(name.startswith("evaluation.") for name in beside)
+    return several_axes(x, beside) if beside and not alone and not measured else ""
+
+
+def _parabola(points: Sequence[Point], best: str, equal: str) -> str:
+    """Too few values of `best` at each value of `equal`."""
+    pairs = [(y, x) for point in points for y in values_at(point, equal) for x in values_at(point, best)]
+    most, found, least = 0, set[Any](), math.nan
+    for y, x in sorted(pairs, key=lambda pair: pair[0]):
+        if not y <= (least * EQUAL if "." not in equal else least):
+            least, found = y, set()
+        found.add(x)
+        most = max(most, len(found))
+    if not pairs or most >= LEAST:
+        return ""
+    return (
+        f"a parabola needs {LEAST} values of {best} at one value of {equal}, and the grid has {most} at most: add "
+        "some, or draw another kind of figure"
+    )
