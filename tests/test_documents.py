@@ -65,7 +65,9 @@ def test_a_list_stands_after_a_blank_line(page):
     joined = [
         after.map
         for before, after in itertools.pairwise(token for token in tokens if token.map)
-        if before.type == "paragraph_open" and after.type.endswith("list_open") and before.map[1] == after.map[0]
+        if before.type == "paragraph_open"
+        and after.type.endswith("list_open")
+        and before.map[1] == after.map[0]
     ]
     assert joined == []
 

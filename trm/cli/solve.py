@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=4,
         help="number of starts, all but the first with the puzzle under a random symmetry (default: 4)",
     )
-    parser.add_argument("--out", type=Path, help="CSV file for the answers to many puzzles (default: printed)")
+    parser.add_argument(
+        "--out", type=Path, help="CSV file for the answers to many puzzles (default: printed)"
+    )
     parser.add_argument("--svg", type=Path, help="also draw the steps of one puzzle as a moving picture")
     parser.add_argument(
         "--precision",
