@@ -137,7 +137,8 @@ class Finding:
             alone = "one pair of seeds gives" if self.pairs < 2 else f"{self.pairs} equal differences give"
             text = f"{name} differs by {self.amount} between {self.against} and {self.subject}"
             return f"{text}; {alone} no interval"
-        most = changed(self.metric, self.excluded, sign=False)
+        largest = 1.0 if label(self.metric).percent else math.inf  # two shares differ by 100 points at most
+        most = changed(self.metric, min(self.excluded, largest), sign=False)
         return f"{name} with {self.subject} is within {most} of that with {self.against}; no difference is established"
 
     def _interaction(self) -> str:
