@@ -147,4 +147,4 @@ def save(folder, out, about, w, ema, table, starts):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:]) if len(sys.argv) == 3 else sys.exit(__doc__)

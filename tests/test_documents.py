@@ -1,5 +1,6 @@
 """What a reader sees of the documents: GitHub's rendering, the site, the language."""
 
+import itertools
 import re
 import runpy
 from html.parser import HTMLParser
@@ -54,6 +55,21 @@ def test_lines_of_code_blocks_fit(page):
     blocks = [token.content for token in tokens if token.type in ("fence", "code_block")]
     width = 88 if page in ("README.md", "docs/tutorial.md") else 120
     assert [line for block in blocks for line in block.splitlines() if len(line) > width] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_list_stands_after_a_blank_line(page):
+    """Python-Markdown, which makes the site, takes it for prose otherwise."""
+    text = (ROOT / page).read_text("utf-8")
+    tokens = [token for token in MarkdownIt("commonmark").parse(text) if token.level == 0]
+    joined = [
+        after.map
+        for before, after in itertools.pairwise(token for token in tokens if token.map)
+        if before.type == "paragraph_open"
+        and after.type.endswith("list_open")
+        and before.map[1] == after.map[0]
+    ]
+    assert joined == []
 
 
 def test_the_documents_have_a_size_that_can_be_read():

@@ -32,7 +32,9 @@ def test_inspect_draws_pools_and_data_sets_and_those_of_other_tools(
 def test_one_configuration_serves_data_and_training(tmp_path, pool_4x4, monkeypatch, capsys):
     """Puzzles of a CSV file whose checksum nobody wrote down, trained on with a value changed by hand."""
     monkeypatch.chdir(tmp_path)
-    pool_csv(Path("a.csv"), pool_4x4, 3)
+    row = pool_csv(Path("a.csv"), pool_4x4, 3)[0]
+    with Path("a.csv").open("a") as file:
+        file.write(row)
     sizes = {"train_puzzles": 1, "validation_puzzles": 1, "test_puzzles": 1}
     training = TRAINING | {"steps": 10, "batch_size": 4}
     run = {"model": MODEL, "data": DATA | sizes | {"source": "csv", "files": ["a.csv"]}, "training": training}
@@ -40,6 +42,7 @@ def test_one_configuration_serves_data_and_training(tmp_path, pool_4x4, monkeypa
     common = "--config run.json --set training.lr=2e-3"
     Path("pool").mkdir()  # as Snakemake makes it
     assert main(["data", "source", *common.split(), "--files", "", "--out", "pool"]) == 0
+    assert "3 puzzles in 3 classes; 1 of 4 read were left out" in capsys.readouterr().out
     assert data(f"build {common} --source pool --out set") == 0
     train = f"train {common} --dataset set --out run --checkpoints c --threads 1 --set"
     assert main([*train.split(), "seed=4"]) == 0

@@ -303,8 +303,18 @@ def test_weights_raw_ema_and_average(trained):
     expected = (tensors.tensors["snapshot2.head.weight"] + tensors.tensors["snapshot3.head.weight"]) / 2
     torch.testing.assert_close(average, expected)
     assert torch.equal(tensors.tensors["snapshot3.head.weight"], raw["head.weight"])
-    with pytest.raises(UserError, match="has 3"):
-        tensors.weights("average", 4)
+
+    def kept(*kinds):
+        found = {name: tensor for name, tensor in tensors.tensors.items() if name.startswith(kinds)}
+        return tensors._replace(tensors=found)
+
+    for model, kind, words in (
+        (tensors, "average", "has 3 snapshots: give 1 to 3"),
+        (kept("ema"), "average", "has 0 snapshots: train it with training.snapshots"),
+        (kept("ema", "buffers"), "raw", "holds averaged weights alone, no raw ones"),
+    ):
+        with pytest.raises(UserError, match=words):
+            model.weights(kind, 4)
 
 
 def test_blank_accuracy_has_its_error_over_puzzles():

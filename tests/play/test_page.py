@@ -73,6 +73,10 @@ def test_models_that_cannot_run_in_a_page_are_refused_in_one_sentence(tmp_path, 
     refused("more than 1,000,000: remove or shrink one")
 
 
+def test_the_folder_of_one_model_is_enough():
+    assert [model["name"] for model in sources(MODELS / "sudoku6")] == ["sudoku6"]
+
+
 def test_the_report_carries_the_page_if_there_are_models(monkeypatch, tmp_path):
     report = build(ReportSpec(study="s", scale="laptop", experiments=({"name": "e", "table": "none.csv"},)))
     assert "function trmEngine" in page(report)

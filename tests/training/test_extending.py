@@ -1,15 +1,27 @@
 """The study, the optimiser and the network in docs/extending.md work as they are printed there."""
 
+import re
+
 import pytest
 import torch
 
 from tests.backends.supervision import supervision_step
 from tests.conftest import block
-from tests.shell import ROOT
+from tests.shell import ROOT, python
 from trm.model.plain import PlainNetwork
 from trm.pipeline.project import open_project
 from trm.study.schema import ModelConfig, TrainingConfig
 from trm.training.optim import flat
+
+
+def test_the_printed_modules_pass_the_linter(tmp_path):
+    """Whoever copies one runs `make lint` next."""
+    titles = re.findall(r'```python title="(.*?)"', (ROOT / "docs/extending.md").read_text())
+    for title in titles:
+        (tmp_path / title.replace("/", "-")).write_text(block(title))
+    for words in (("check",), ("format", "--check")):
+        python("-m", "ruff", *words, "--config", ROOT / "pyproject.toml", tmp_path, check=True)
+    assert len(titles) >= 5
 
 
 def test_the_printed_study_is_one(tmp_path, monkeypatch):

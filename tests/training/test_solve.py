@@ -96,6 +96,9 @@ def test_a_file_takes_the_training_precision_unless_told(tmp_path, monkeypatch, 
     for options, times in (((), 0), (("--precision", "training"), 0), (("--precision", "float32"), 1)):
         solve_with(MODELS / "sudoku6", file, *options)
         assert len(widened) == times
+    said = capsys.readouterr()
+    assert len(rows_of(said.out)) > 0  # without --out the answers are printed
+    assert "1 of 1 puzzles solved" in said.err
 
 
 def test_many_puzzles_come_from_the_standard_input(trained, monkeypatch, capsys):
@@ -249,6 +252,11 @@ def test_a_search_becomes_a_moving_picture():
         ([PUZZLE, "--model", "nowhere"], "--model nowhere does not exist"),
         (["nowhere.csv", "--svg", "s.svg"], "--svg draws one puzzle"),
         (["nowhere.csv"], "nowhere.csv cannot be read: No such file"),
+        (["nowhere.txt"], "nowhere.txt cannot be read: No such file"),
+        (["nowhere/puzzles"], "nowhere/puzzles cannot be read: No such file"),
+        (["docs"], "docs cannot be read: Is a directory"),
+        (["docs/play.md"], "play.md line 1: the puzzle has 3 characters, but there are models for 16"),
+        ([PUZZLE, "--out", "one.csv"], "--out is for a file of puzzles"),
     ],
 )
 def test_bad_input_gets_one_sentence(arguments, words, trained, capsys):

@@ -1,6 +1,7 @@
 """A step, and a run: pinned losses, an independent implementation, precisions, the files of a run."""
 
 import json
+import runpy
 from itertools import repeat
 
 import pytest
@@ -170,3 +171,9 @@ def test_micro_batches_equal_the_whole_batch(data, dataset_folder, tmp_path):
     split = config(training={"micro_batches": 4}, data=data)
     parts = first_losses(split, dataset_folder, tmp_path, 6, "parts")
     assert parts == pytest.approx(whole, rel=1e-5)
+
+
+def test_the_example_without_its_files_says_how_to_call_it(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train_simple.py"])
+    with pytest.raises(SystemExit, match=r"train_simple\.py /tmp/sudoku6"):
+        runpy.run_path(train_simple.__file__, run_name="__main__")

@@ -82,6 +82,8 @@ def _source(args: argparse.Namespace) -> int:
 
     pool = build_source(_config(args), args.out)
     text = f"{args.out}: {pool.puzzles:,} puzzles in {pool.report['classes']:,} classes"
+    if "read" in pool.report and (removed := pool.report["equivalent_removed"]):
+        text += f"; {removed:,} of {pool.report['read']:,} read were left out: a symmetry makes them equal to others"
     if "test_tasks" in pool.report:
         text += "; {training_tasks:,} tasks for training, {test_tasks:,} for tests".format(**pool.report)
     print(text)

@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=4,
         help="number of starts, all but the first with the puzzle under a random symmetry (default: 4)",
     )
-    parser.add_argument("--out", type=Path, help="CSV file for the answers to many puzzles")
+    parser.add_argument(
+        "--out", type=Path, help="CSV file for the answers to many puzzles (default: printed)"
+    )
     parser.add_argument("--svg", type=Path, help="also draw the steps of one puzzle as a moving picture")
     parser.add_argument(
         "--precision",
@@ -70,10 +72,13 @@ def run(args: argparse.Namespace) -> int:
     # before torch is loaded: on a busy machine, threads that spin take the time of those that they wait for
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     path = Path(args.puzzle)
-    is_file = path.suffix in (".csv", ".gz") or (len(args.puzzle) < 200 and path.is_file())
-    many = is_file or args.puzzle == "-"
+    # a misspelt name is no puzzle of the wrong length; a long puzzle is no name that a system can look up
+    named = path.suffix in (".csv", ".gz", ".tsv", ".txt") or os.sep in args.puzzle
+    many = args.puzzle == "-" or named or (len(args.puzzle) < 200 and path.exists())
     if many and args.svg:
         raise UserError("--svg draws one puzzle: give its characters")
+    if args.out and not many:
+        raise UserError("--out is for a file of puzzles: the answer to one puzzle is printed")
     from trm.tasks.sudoku.geometry import cells_of
 
     wanted: list[str] = []
@@ -87,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.model and not args.model.exists():
         raise UserError(f"--model {args.model} does not exist: give the folder of a finished run")
-    models = find_models([args.model or models_folder()], len(texts[0]))
+    models = find_models([args.model or models_folder()], len(texts[0]), places[0])
     precision = args.precision or ("training" if many else "float32")
     found = solve_texts(texts, places, models, args.steps, args.restarts, precision, args.threads)
     return _print_many(args, found, wanted) if many else _print_one(args, found)
@@ -142,7 +147,7 @@ def _print_many(args: argparse.Namespace, found: Rows, wanted: list[str]) -> int
         from trm.io import write_text
 
         write_text(args.out, table.getvalue())
-    elif args.puzzle == "-":
+    else:
         print(table.getvalue(), end="")
     asked = [row for row in rows if not row.complete]
     solved, complete = sum(row.solved for row in asked), len(rows) - len(asked)
@@ -155,7 +160,7 @@ def _print_many(args: argparse.Namespace, found: Rows, wanted: list[str]) -> int
         + f"; {without:,} have no solution" * bool(without)
         + f"; {several:,} have several solutions" * bool(several)
         + f"; {same:,} answers equal the file's" * bool(wanted),
-        file=sys.stderr if args.puzzle == "-" and not args.out else sys.stdout,
+        file=sys.stdout if args.out else sys.stderr,
     )
     return 0 if solved == len(asked) - without else 1
 

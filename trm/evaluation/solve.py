@@ -113,20 +113,22 @@ def geometry_of(trained: TrainedModel) -> Geometry:
     return Geometry(trained.config.data.box_rows, trained.config.data.box_cols)
 
 
-def find_models(places: list[Path], cells: int) -> list[tuple[Path, TrainedModel]]:
+def model_folders(place: Path) -> list[Path]:
+    """A run folder or .safetensors file itself; of any other folder, the run folders in it."""
+    if place.is_file() or (place / WEIGHTS).is_file():
+        return [place]
+    return sorted(path.parent for path in place.glob(f"*/{WEIGHTS}"))
+
+
+def find_models(places: list[Path], cells: int, where: str = "") -> list[tuple[Path, TrainedModel]]:
     """Sudoku models for grids of `cells` cells, the largest first: it needs the fewest steps.
 
-    `places`: run folders, .safetensors files, or folders of run folders.
+    `places`: see `model_folders`; `where`: the first puzzle was read, for errors.
 
     Raises:
         UserError: there is no model, or none for this size.
     """
-    folders: list[Path] = []
-    for place in places:
-        if place.is_file() or (place / WEIGHTS).is_file():
-            folders.append(place)
-        else:
-            folders += sorted(path.parent for path in place.glob(f"*/{WEIGHTS}"))
+    folders = [folder for place in places for folder in model_folders(place)]
     if not folders:
         raise UserError(
             f"no trained model in {', '.join(map(str, places))}: give --model the folder of a finished run"
@@ -143,7 +145,7 @@ def find_models(places: list[Path], cells: int) -> list[tuple[Path, TrainedModel
         sizes = sorted({geometry_of(trained).cells for _, trained in sudoku})
         known = " or ".join(f"{size} ({size**0.5:.0f}x{size**0.5:.0f})" for size in sizes)
         raise UserError(
-            f"the puzzle has {cells} characters, but there are models for {known}: write one "
+            f"{where}the puzzle has {cells} characters, but there are models for {known}: write one "
             "character per cell, or give --model"
         )
     return sorted(fitting, key=lambda each: -sum(tensor.numel() for tensor in each[1].tensors.values()))

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from trm.errors import UserError
-from trm.evaluation.solve import DEEPER, VIEW_GUESSES, geometry_of, view_settings
+from trm.evaluation.solve import DEEPER, VIEW_GUESSES, geometry_of, model_folders, view_settings
 from trm.evaluation.symmetry import random_views, restart_symmetries
-from trm.study.records import WEIGHTS
 from trm.study.tasks import GUESS_FROM, spec_of
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
 
@@ -21,12 +20,12 @@ LIMIT = 1_000_000
 
 
 def sources(folder: Path) -> list[dict[str, Any]]:
-    """The Sudoku models in the subfolders of `folder` that the page can run, from small to large.
+    """The Sudoku models in `folder` or its subfolders that the page can run, from small to large.
 
     Raises:
         UserError: there are none, or they are too large for a page.
     """
-    loaded = [(path.parent.name, load_weights(path.parent)) for path in sorted(folder.glob(f"*/{WEIGHTS}"))]
+    loaded = [(path.resolve().name, load_weights(path)) for path in model_folders(folder)]
     found = [source(name, trained) for name, trained in loaded if runs_in_page(trained)]
     if not found:
         raise UserError(

@@ -1,6 +1,7 @@
 """Conversion to and from state dicts of the public implementation (October 2025, both variants)."""
 
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -94,6 +95,8 @@ def read_state(path: Path, kind: str = "") -> dict[str, Tensor]:
         raise UserError(f"{path} does not exist") from None
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
+        if isinstance(error, UnpicklingError):  # torch advises to load it without protection
+            reason = "it holds more than tensors, or is damaged"
         raise UserError(
             f"{path} cannot be read as a state dict ({reason}): load it with its own trainer and write the weights "
             "alone, torch.save(model.state_dict(), FILE)"

@@ -11,6 +11,7 @@ from trm.errors import UserError
 from trm.io import sha256_file, write_bytes
 from trm.study.records import TRAINING, WEIGHTS, check_name, read_training, weights_metadata
 from trm.study.schema import RunConfig
+from trm.study.text import count
 
 PUZZLE = "puzzle.weight"
 
@@ -30,20 +31,25 @@ class TrainedModel(NamedTuple):
         """The weights of a `kind`: `ema`, `raw`, or `average` (mean of the last `average` snapshots); float32.
 
         Raises:
-            UserError: the run has fewer snapshots.
+            UserError: the run has fewer snapshots, or the file does not hold this kind.
         """
         if kind == "average":
             available = sorted({int(n.split(".")[0][8:]) for n in self.tensors if n.startswith("snapshot")})
             if not 1 <= average <= len(available):
+                give = f"give 1 to {len(available)}, or increase" if available else "train it with"
                 raise UserError(
-                    f"weights=average requires the last {average} snapshots and this run has {len(available)}: "
-                    f"set evaluation.average to 1..{len(available)}, or increase training.snapshots"
+                    f"evaluation.average is {average}, but the run has {count(len(available), 'snapshot')}: "
+                    f"{give} training.snapshots"
                 )
             parts = [self._named(f"snapshot{k}.") for k in available[-average:]]
             return {name: torch.stack([part[name] for part in parts]).mean(0) for name in parts[0]}
         if kind == "ema" and not any(name.startswith("ema.") for name in self.tensors):
             kind = "raw"  # trained without an EMA
-        return self._named(f"{kind}.")
+        if not (found := self._named(f"{kind}.")):  # as `convert to-model` writes it
+            raise UserError(
+                f"the model holds averaged weights alone, no {kind} ones: choose ema, or name its run"
+            )
+        return found
 
     def _named(self, prefix: str) -> dict[str, Tensor]:
         return {
