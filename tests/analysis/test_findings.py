@@ -38,10 +38,6 @@ OUT = {"value": 0.1, "interval": (0.08, 0.12), "ends": (0.11, 0.1)}
             "No pair of equal seeds has exact accuracy with both B and A.",
         ),
         (
-            difference("undecided", interval=(-0.4, 1.6), pairs=2),
-            "is within 100.0 points of that with A; no difference is established.",
-        ),
-        (
             growth(metric="model.halt_max_steps", against="between 1 and 2 FLOPs"),
             "The best supervision steps Nsup grow with training compute by a local exponent of 0.50 [0.40, 0.60] "
             "between 1 and 2 FLOPs.",
