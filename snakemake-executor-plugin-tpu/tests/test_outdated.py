@@ -58,7 +58,7 @@ NEW = LAUNCHED + 60
     [
         (job([stored("a")], [stored("b")]), False, "", ""),
         (job([stored("a", NEW)], [stored("b")]), False, *2 * ["gs://b/a has changed since"]),
-        (job([stored("a", LAUNCHED + 1)], [stored("b")]), False, "", ""),
+        (job([stored("a", LAUNCHED + 6)], [stored("b")]), False, "", ""),
         (job([stored("a", NEW, made=ancient)], [stored("b")]), False, "", ""),
         (job([stored("b", NEW)], [stored("b")], group=True), False, "", ""),
         (job([], [stored("a"), stored("b", exists=False)]), False, "", "its output gs://b/b is gone"),
