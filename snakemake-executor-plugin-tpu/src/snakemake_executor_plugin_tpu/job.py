@@ -29,7 +29,7 @@ NOTICE_SECONDS = 30.0  # in which the API tells of a preemption that has ended a
 ENDING_SECONDS = 15.0  # in which the hosts of an ended launch get free and send their last lines
 # Ends of a launch that are none of the job's.
 LOST = {
-    "restarted": "its host was restarted",
+    "restarted": "its host was restarted, or what watched it there was killed",
     "lost": "it was lost",
     "shutdown": "its host was shut down",
     "disk full": "its host has no space left on its disk",
