@@ -33,7 +33,7 @@ def short_study(folder: Path, steps: int, **experiment: object) -> Path:
 
 def test_a_figure_asked_for_comes_back_through_a_preemption(tmp_path):
     """A pool of two slices with two hosts each: one run takes a whole slice, the others one host each."""
-    study = short_study(tmp_path, steps=100)
+    study = short_study(tmp_path, steps=200)  # the preemption has to come between a checkpoint and the end
     rehearse(tmp_path / "rehearsal", "v4-16", 2, study, faults=("preemption",))
 
 
