@@ -159,7 +159,7 @@ def _print_many(args: argparse.Namespace, found: Rows, wanted: list[str]) -> int
         + f"; {complete:,} are complete grids, which are not counted" * bool(complete)
         + f"; {without:,} have no solution" * bool(without)
         + f"; {several:,} have several solutions" * bool(several)
-        + f"; {same:,} answers equal the file's" * bool(wanted),
+        + f"; the file gives the same answer to {same:,}" * bool(wanted),
         file=sys.stdout if args.out else sys.stderr,
     )
     return 0 if solved == len(asked) - without else 1
