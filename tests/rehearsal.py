@@ -37,7 +37,6 @@ from trm.provenance import commit_in_words
 Call.popen = Popen
 PREFIX = "study"
 FIRST_STEPS = 5
-SAME_ACCURACY = 0.04  # of 100 puzzles: workers add in another order, and training amplifies it
 STALL_MINUTES = 1  # also until the first checkpoint of a launch
 WHOLE = r"-d16-[^/]*p300a0-[^/]*-s0-[0-9a-f]{8}"  # as in profiles/pod/workflow.yaml
 ASIDE = re.compile(r"w0 of pod(-0)? is set aside")
@@ -216,7 +215,7 @@ def compare(here: Path, there: PodStudy, version: str) -> None:
         mine, other = zip(*pairs, strict=True)
         gap = abs(fmean(mine) - fmean(other))
         said = f"{point}: accuracy {fmean(other):.3f} on the pod, {fmean(mine):.3f} locally"
-        check(gap <= max(SAME_ACCURACY, max(mine) - min(mine)), said)
+        check(gap <= max(0.02, max(mine) - min(mine)), said)
 
 
 def losses(history: str) -> list[float]:

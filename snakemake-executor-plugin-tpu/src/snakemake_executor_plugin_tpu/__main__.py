@@ -14,7 +14,6 @@ The settings are those of the plugin without the prefix `tpu-`, from the profile
 """
 
 import asyncio
-import contextlib
 import math
 import os
 import re
@@ -38,6 +37,7 @@ from .guarding import guard_in_words, guard_trouble, may_exist
 from .settings import ExecutorSettings, common_settings
 from .slice import Slice, describe_beat, key_of
 from .worker.bucket import Document, Forged, Refused, sign, verify
+from .worker.idle import held_for
 
 COMMANDS = ("up", "status", "ssh", "hold", "stop", "down")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -156,10 +156,8 @@ class Cli:
         beats = control.beats.values()
         guards = [beat["guard"] for beat in beats]
         print(guard_in_words(next(iter(guards), None), min((beat["idle"] for beat in beats), default=0.0)))
-        with contextlib.suppress(Forged):  # which keeps nothing
-            held = await asyncio.to_thread(control.bucket.get, "hold")
-            if held and (rest := verify(control.bucket.key, "hold", held.data)["seconds"] - held.age) > 0:
-                print(f"held for another {math.ceil(rest / 60)} minutes (`hold 0` ends it)")
+        if held := await asyncio.to_thread(held_for, control.bucket):
+            print(f"held for another {math.ceil(held / 60)} minutes (`hold 0` ends it)")
         if trouble := guard_trouble(guards):
             print(red(trouble))
         print(f"{'host':6} {'load':>6} {'cpus':>5} {'memory':>14} {'disk':>9}   job")

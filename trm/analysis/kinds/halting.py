@@ -61,7 +61,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     never = (
         "Puzzles that never halt count as the last step."
         if early
-        else ("None does before the last step: every puzzle takes all steps.")
+        else "None does before the last step: every puzzle takes all steps."
     )
     common.hue_legend(figure, key if len(parts) > 1 else None, shades, dashed=True)
     return common.Drawing(

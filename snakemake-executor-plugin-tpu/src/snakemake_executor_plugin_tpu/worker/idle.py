@@ -18,6 +18,16 @@ CHECK_SECONDS = 900.0
 API = "https://tpu.googleapis.com"
 
 
+def held_for(bucket: Bucket) -> float:
+    """Return for how many seconds a person still holds the pod, 0 if nobody does: without the key nobody can."""
+    if (found := bucket.get("hold")) is None:
+        return 0.0
+    try:
+        return max(0.0, float(verify(bucket.key, "hold", found.data)["seconds"]) - found.age)
+    except Forged:
+        return 0.0
+
+
 class Idle:
     """The rules of one host. `orders` are those of the loop."""
 
@@ -71,18 +81,14 @@ class Idle:
 
     def _is_wanted(self) -> bool:
         """Whether a fresh controller has work, or a person holds the pod."""
-        for name in ("controller", "hold"):
-            if (found := self.bucket.get(name)) is None:
-                continue
+        found = self.bucket.get("controller")
+        if found is not None and found.age < self.times["silence"]:
             try:
-                told = verify(self.bucket.key, name, found.data)
+                if verify(self.bucket.key, "controller", found.data).get("busy"):
+                    return True
             except Forged:
-                continue  # somebody without the key cannot keep it
-            if name == "controller" and told.get("busy") and found.age < self.times["silence"]:
-                return True
-            if name == "hold" and found.age < float(told["seconds"]):
-                return True
-        return False
+                pass  # somebody without the key cannot keep it
+        return held_for(self.bucket) > 0
 
     def _check(self) -> None:
         """Find out whether this host could delete, by deleting something that does not exist."""
