@@ -62,5 +62,5 @@ def inference_batch(length: int, width: int, device: torch.device, noise: bool =
 
     `noise`: the size of the batches that noise is drawn for, since another one gives other results.
     """
-    cells = 1 << (24 if device.type != "cpu" else 16 if noise else 18)
+    cells = 1 << (24 if device.type != "cpu" else 16 if noise else 17)
     return max(16, min(4096, cells // (length * width) // 16 * 16))
