@@ -3,6 +3,8 @@
 `python -m trm.checks.speed` takes a few seconds. It builds the CPU kernel if there is none yet.
 """
 
+import multiprocessing
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +13,10 @@ import numpy as np
 import torch
 
 from trm.backends.base import Backend
+from trm.backends.cpu.library import functions
 from trm.backends.cpu.speed import Speed, write
 from trm.backends.registry import open_backend
+from trm.data.progress import threads
 from trm.model.act import Rows
 from trm.study.flops import step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
@@ -35,6 +39,8 @@ MODELS = (
 )
 SECONDS = 0.3
 """Of measurement for each model."""
+MOST_CORES = 8
+"""That are measured at once, as a study keeps all of them busy: beside others a core is slower."""
 
 
 def random_rows(batch: int, cells: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,7 +80,7 @@ def measure(mixer: str, d_model: int, seconds: float = SECONDS) -> Speed:
         "multiple": 8,
     }  # fmt: skip
     model = ModelConfig.model_validate(fields)
-    run = RunConfig(model=model, training=TrainingConfig(batch_size=64, steps=1000, precision="auto"))
+    run = RunConfig(model=model, training=TrainingConfig(batch_size=32, steps=1000, precision="auto"))
     step, _ = training_step(run, CELLS, VOCAB, open_backend("cpu", 1))
     step()
     taken, began = 0, time.perf_counter()
@@ -84,8 +90,21 @@ def measure(mixer: str, d_model: int, seconds: float = SECONDS) -> Speed:
     return Speed(mixer, d_model, taken * run.training.batch_size * step_flops(model, CELLS, VOCAB), spent)
 
 
+def measure_all(_: int = 0) -> list[Speed]:
+    """Measure every model of MODELS."""
+    return [measure(*model) for model in MODELS]
+
+
 def main() -> None:
-    speeds = [measure(*model) for model in MODELS]
+    functions()  # builds the kernel
+    cores = min(threads(), MOST_CORES)
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    with context.Pool(cores) as pool:
+        found = pool.map(measure_all, range(cores), chunksize=1)
+    speeds = [
+        Speed(*model, sum(speed.flops for speed in same), sum(speed.seconds for speed in same))
+        for model, same in zip(MODELS, zip(*found, strict=True), strict=True)
+    ]
     write(speeds)
     shown = next(speed for speed in speeds if speed[:2] == ("mlp", 64))
     print(
