@@ -68,6 +68,8 @@ def fetch(orders: "dict[str, Any]", folder: Path) -> None:
         raise ValueError(f"the code in {orders['bucket']} is not what its name says")
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            if hasattr(tarfile, "data_filter"):
+                archive.extraction_filter = tarfile.data_filter
             archive.extractall(f"{made}/code")
         os.rename(f"{made}/code", folder)
 
