@@ -14,10 +14,13 @@ def log_stablemax(logits: Tensor) -> Tensor:
     """log(s / sum s) over the last axis with s(x) = x + 1 for x >= 0, else 1 / (1 - x); in at least float32.
 
     Computed from log s(x): in the published form, the branch not taken has an infinite gradient at x = 1, which becomes
-    NaN.
+    NaN. Without `clamp`, whose gradient at 0 is 1 in torch 2.13 and 0 in torch 2.15.
     """
     x = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    log_s = torch.where(x < 0, -torch.log1p(-x.clamp(max=0)), torch.log1p(x.clamp(min=0)))
+    below = x < 0
+    log_s = torch.where(
+        below, -torch.log1p(torch.where(below, -x, 0.0)), torch.log1p(torch.where(below, 0.0, x))
+    )
     return log_s - torch.logsumexp(log_s, dim=-1, keepdim=True)
 
 
