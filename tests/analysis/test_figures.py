@@ -200,15 +200,18 @@ def test_tokens_are_those_of_the_data_set(task: str, shown: dict[int, str]) -> N
 
 
 def test_puzzles_of_the_page_mark_what_is_given_and_wrong(tables: dict[str, Table]) -> None:
-    found = puzzles(tables["inference"].info["traces"], 3)
+    traces = tables["inference"].info["traces"]
+    found = puzzles(traces, 3)
     assert len(found) == 3
     for puzzle in found:
         assert (puzzle["rows"], puzzle["columns"], puzzle["box"]) == (4, 4, [2, 2])
         assert len(puzzle["steps"]) == len(puzzle["wrong"]) == len(puzzle["halt"])
         for step, bad in zip(puzzle["steps"], puzzle["wrong"]):
-            assert all(
-                puzzle["given"][i] == step[i] for i in range(16) if puzzle["given"][i] and i not in bad
-            )
+            given = [i for i in range(16) if puzzle["given"][i] and i not in bad]
+            assert all(puzzle["question"][i] == step[i] != "" for i in given)
+    (arc,) = puzzles([{**traces[0], "data": {"task": "arc"}}], 1)
+    assert any(arc["question"])
+    assert not any(arc["given"])  # the answer is another grid
 
 
 def test_ticks_of_memory_are_round_in_its_own_unit() -> None:

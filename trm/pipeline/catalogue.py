@@ -25,7 +25,7 @@ from trm.study.records import NAMED
 from trm.study.schema import DataConfig, RunConfig
 
 Value = TypeVar("Value")
-ANALYSIS_VERSION = 25
+ANALYSIS_VERSION = 26
 """Raised when tables, fits or figures are computed differently: all of them are then rebuilt; no run is."""
 ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices", "ratings")
 DATASET_FILES = tuple(

@@ -128,11 +128,11 @@ class TaskSpec(ABC):
 
     def glyph(self, token: int) -> str:
         """The character of a token; empty for a blank cell and for padding."""
-        return str(token - (self.blank or 0)) if self.is_given(token) else ""
+        return str(token - (self.blank or 0)) if token not in (0, self.blank) else ""
 
     def is_given(self, token: int) -> bool:
-        """Whether a token of a question is a given cell."""
-        return token not in (0, self.blank)
+        """Whether a token of a question is a given cell, which the answer repeats."""
+        return self.blank is not None and token not in (0, self.blank)
 
     def cell(self, token: int, wrong: bool) -> Cell:
         """A token as drawn in figures; `wrong`: it differs from the right answer."""

@@ -44,7 +44,7 @@ def steps_sentence(errors: Sequence[Sequence[int]]) -> str:
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    from trm.analysis.traces import interesting, wrong
+    from trm.analysis.traces import interesting, task_name, wrong
 
     table = tables[0]
     rows = table.select(spec.where)
@@ -55,6 +55,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     columns = 1 + min(STEPS, max(len(trace["steps"]) for trace in chosen))
     cell = min(LARGEST, common.TWO / columns)
     models = rows.drop_duplicates("run").set_index("run")
+    clues = spec_of(task_name(chosen[0])).blank is not None
     height = cell + (0.3 if len(models) == 1 else 0.45)
     figure, axes = common.canvas(common.TWO, height * len(chosen) + 0.1, len(chosen), columns)
     for line, trace in zip(axes, chosen):
@@ -80,7 +81,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title="Puzzles solved step by step",
         caption=(
             f"One puzzle a row{' under its model' * (len(models) > 1)}: first and last step, and those with "
-            "most changes. Grey: given. Red with a cross is wrong."
+            f"most changes.{' Grey: given.' * clues} Red with a cross is wrong."
         ),
         remarks=steps_sentence([wrong(trace).sum(axis=1).tolist() for trace in traces]),
     )
@@ -107,7 +108,7 @@ def _grid(axes: Axes, trace: Mapping[str, Any], tokens: Any, bad: np.ndarray) ->
     for index, token in enumerate(tokens):
         row, x = divmod(index, columns)
         y = rows - 1 - row
-        given = task.blank is not None and task.is_given(trace["question"][index])
+        given = task.is_given(trace["question"][index])
         text, colour = task.cell(token, bool(bad[index]))
         face = colour or (WRONG if bad[index] else GIVEN if given else "white")
         ink = "black" if given else BAD if bad[index] else common.OKABE_ITO[0]

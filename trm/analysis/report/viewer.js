@@ -50,7 +50,7 @@
         if (width && column % width === 0) cell.classList.add("left");
         if (row === puzzle.rows - 1) cell.classList.add("bottom");
         if (column === puzzle.columns - 1) cell.classList.add("right");
-        if (puzzle.given[made.length] !== "") cell.classList.add("given");
+        if (puzzle.given[made.length]) cell.classList.add("given");
         made.push(cell);
       }
     }
@@ -60,7 +60,7 @@
   function fill(made, puzzle, step) {
     const wrong = new Set(step < 0 ? [] : puzzle.wrong[step]);
     made.forEach((cell, index) => {
-      cell.textContent = step < 0 ? puzzle.given[index] : puzzle.steps[step][index];
+      cell.textContent = step < 0 ? puzzle.question[index] : puzzle.steps[step][index];
       cell.classList.toggle("wrong", wrong.has(index));
     });
     return wrong.size;
