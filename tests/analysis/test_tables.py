@@ -67,6 +67,12 @@ def test_epochs_count_puzzles_that_halted_not_rows_offered(tables: dict[str, Tab
     assert 0 < row["epochs"] < row["training_rows"] / row["data.train_puzzles"]
 
 
+def test_copies_of_a_maze_beyond_the_symmetries_of_the_square_are_not_distinct(tmp_path: Path) -> None:
+    points = [{"data.task": "maze", "data.augmentations": copies} for copies in (0, 7, 50)]
+    rows = collect(TableSpec.model_validate(experiment(tmp_path, "mazes", points, seeds=1))).select()
+    assert (rows["distinct_rows"] / rows["data.train_puzzles"]).tolist() == [1, 8, 8]
+
+
 def test_selection_follows_what_is_asked_for(tables: dict[str, Table]) -> None:
     assert set(tables["ema"].select(columns=["evaluation.weights"])["evaluation.weights"]) == {"ema", "raw"}
     fixed = tables["ema"].select({"policy": "fixed"}, ["evaluation.weights"])

@@ -83,6 +83,8 @@ class TaskSpec(ABC):
     """Whether grids have boxes of `data.box_rows` by `data.box_cols`."""
     symmetric = False
     """Whether the rules have symmetries (`Task.symmetries`), under which restarts see a puzzle."""
+    most_copies = float("inf")
+    """Copies of a puzzle that differ from it and from one another; further ones repeat these."""
     blank: int | None = None
     """Token of an unknown cell in a question, whose other cells the answer repeats; None: every cell counts."""
 

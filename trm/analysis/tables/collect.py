@@ -18,6 +18,7 @@ from trm.study.flops import step_flops
 from trm.study.records import AGAIN, HISTORY, TRAINING, WEIGHTS, check_evaluation, read_record, read_training
 from trm.study.schema import RunConfig
 from trm.study.stages import recursion_stages
+from trm.study.tasks import spec_of
 
 CURVE_ROWS = 240
 """Most history rows of a run kept for the curves; rows with a validation result are always kept."""
@@ -213,7 +214,7 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
         "effective_depth": model["h_cycles"] * (model["l_cycles"] + 1) * model["layers"],
         "training_rows": training["rows"],
         "epochs": _finished_rows(history) / puzzles,
-        "distinct_rows": puzzles * (1 + data["augmentations"]),
+        "distinct_rows": puzzles * (1 + min(data["augmentations"], spec_of(data["task"]).most_copies)),
         "wall_seconds": training["wall_seconds"],
         "rows_per_second": training["rows_per_second"],
         "flops_per_second": training["train_flops"] / max(training["wall_seconds"], 1e-9),

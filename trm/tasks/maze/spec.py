@@ -18,6 +18,7 @@ class MazeSpec(TaskSpec):
     blank = OPEN
     difficulty = "length of the shortest path"
     symmetric = True
+    most_copies = 7
 
     # one public project pins the same digests
     official = OfficialFiles(
