@@ -16,7 +16,7 @@ from snakemake_executor_plugin_tpu.errors import CloudError, PodError
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 from snakemake_executor_plugin_tpu.slice import key_of
 from snakemake_executor_plugin_tpu.worker import files, loop
-from snakemake_executor_plugin_tpu.worker.bucket import sign
+from snakemake_executor_plugin_tpu.worker.bucket import seal, sign
 
 UNCLEAR = ("UNKNOWN_99", "REPAIRING", "RESTARTING", "REIMAGING", "STOPPING", "DELETING")
 
@@ -396,6 +396,28 @@ async def test_what_a_killed_runner_leaves_is_ended_before_the_verdict(scene, bu
 
 
 @pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="Linux only")
+@pytest.mark.parametrize("earlier", [None, "n1.0"])
+def test_a_rank_that_an_earlier_boot_of_its_host_has_started_is_not_started_again(scene, earlier):
+    host, sealed = scene.up(), seal(KEY, {})
+    rank = {
+        "job": "job",
+        "launch": 1,
+        "hosts": [0, 1, 2],
+        "index": 2,
+        "run": 1,
+        "setup": {"name": ""},
+        **sealed,
+    }
+    host.loop.current = rank | {"sources": "", "python": "", "grace": 0, "lease": 0, "chunks": 0}
+    of_run = "jobs/job/1/runs/1"
+    scene.bucket().create(of_run, {"argv": ["true"], "address": "here", "port": 1, **sealed})
+    if earlier:
+        scene.bucket().create(f"{of_run}/start-2", {"incarnation": earlier})
+    host.step()
+    ended = scene.bucket().read(f"{of_run}/exit-2")
+    assert (len(scene.started), ended and ended["why"]) == ((0, "restarted") if earlier else (1, None))
+
+
 def test_the_kernel_takes_a_job_before_its_runner(tmp_path, monkeypatch):
     monkeypatch.setenv("TPU_HOST_ROOT", str(tmp_path))
     task = files.Task("hungry")

@@ -123,6 +123,19 @@ def test_a_file_in_utf_16_is_named_with_its_remedy(tmp_path, encoding):
         _read(str(tmp_path / "a.csv"))
 
 
+def test_a_line_is_read_up_to_a_limit(tmp_path, monkeypatch):
+    """A file without line ends would fill the memory."""
+    monkeypatch.setattr(csv_source, "LONGEST_LINE", long := 64)
+    row = ",.234341221434321,1234341221434321,0\n"
+    for text, words in (
+        (HEADER + "x" * long + row, "line 2: 1 fields"),
+        ("x" * long + f",{HEADER}", "line 1: has x+;"),
+    ):
+        (tmp_path / "long.csv").write_text(text)
+        with pytest.raises(UserError, match=words):
+            build_source(csv_config(tmp_path / "long.csv"), tmp_path / "out")
+
+
 def test_all_bad_rows_are_counted_and_the_first_three_named(tmp_path, monkeypatch):
     """Whatever is wrong with them, and in whichever block they are."""
     monkeypatch.setattr(csv_source, "BLOCK", 4)
