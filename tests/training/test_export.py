@@ -10,11 +10,11 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
-from tests.training.conftest import config, train
+from tests.training.conftest import config, same_weights, train
 from trm.cli import main
 from trm.model import definition
 from trm.training.dataset import Dataset
-from trm.training.export import OPSET, Step
+from trm.training.export import OPSET, Step, plain_tensors
 from trm.training.outputs import load_weights
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -73,6 +73,9 @@ def test_from_pretrained_reads_the_hub_layout(trained, tmp_path):
     assert card.data.license == "mit"
     assert "# four" in card.text
     assert json.loads((tmp_path / "four/config.json").read_text())["seq_len"] == 16
+    words = ["--config", load_weights(run).config.model_dump_json(), "--out", str(tmp_path / "back")]
+    assert main(["convert", "from-reference", str(tmp_path / "four/model.safetensors"), *words]) == 0
+    assert same_weights(*(plain_tensors(load_weights(folder)) for folder in (run, tmp_path / "back")))
     file = DOCS / "from_pretrained.py"
     assert len(file.read_text().splitlines()) <= 40
     if model.arch.rope:

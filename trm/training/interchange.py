@@ -165,10 +165,14 @@ def from_reference(
     Raises:
         UserError: names the first tensor that is missing, unexpected, or has another shape.
     """
-    plain, sizes = plain_names(state), shape(config.data)
+    sizes = shape(config.data)
+    shapes = parameter_shapes(config.model, sizes.seq_len, sizes.vocab_size)
+    ours = {name: reference_name(name) for name in shapes} | STATES | {PUZZLE: PUZZLE_TABLE}
+    # `to-huggingface` keeps our names
+    plain = {ours.get(name, name): tensor for name, tensor in plain_names(state).items()}
     weights = {}
-    for name, expected in parameter_shapes(config.model, sizes.seq_len, sizes.vocab_size).items():
-        public = reference_name(name)
+    for name, expected in shapes.items():
+        public = ours[name]
         if public not in plain:
             raise UserError(
                 f"the checkpoint has no {public}, but {sorted(plain)[0] if plain else 'nothing else'}: is its variant "
