@@ -19,6 +19,7 @@ from trm.analysis.fits.solve import solve
 from trm.analysis.specs import FitSpec, TableSpec
 from trm.analysis.stats import seed_spread
 from trm.analysis.tables import Table, collect, load, merge
+from trm.errors import UserError
 
 PUZZLES = np.array([[100.0, 250, 500, 1000, 2000, 5000, 10000]])
 RECURRING = [[100.0, 300, 1000, 3000, 300, 300, 300, 300], [0.0, 0, 0, 0, 3, 10, 30, 300]]
@@ -144,6 +145,24 @@ def test_configurations_of_equal_cost_are_points_of_their_own() -> None:
     law = group["forms"]["power_law"]
     assert law["parameters"]["a"] == pytest.approx(0.600, abs=0.001)
     assert law["intervals"]["a"] == pytest.approx([0.538, 0.690], abs=0.02)
+
+
+def test_one_law_never_averages_runs_that_differ() -> None:
+    """With a hue or without: another axis is refused, unless `where` or the hue itself settles it."""
+    places = [
+        {"data.train_puzzles": size, "model.d_model": width, "training.lr": rate}
+        for size in (100, 200, 400) for width in (16, 32) for rate in (0.1, 0.2)
+    ]  # fmt: skip
+    table = measured([(place, {0: 0.5, 1: 0.6}) for place in places])
+    for hue, said in (
+        (None, "model.d_model and training.lr differ"),
+        ("model.d_model", "training.lr differs"),
+    ):
+        with pytest.raises(UserError, match=f"^{said} at equal data.train_puzzles"):
+            gather(table, FitSpec(hue=hue))
+    for spec in (FitSpec(where={"training.lr": 0.1}), FitSpec(x="training.lr", where={"model.d_model": 16})):
+        assert len(gather(table, spec)) > 1
+    assert len(gather(table, FitSpec(hue="label"))) == len(places)
 
 
 def test_points_of_two_experiments_that_share_a_run_are_one(tables: dict[str, Table]) -> None:

@@ -46,6 +46,8 @@ def figure(**spec):
 
 ARC = {"data": {"task": "arc", "source": "generate", "arc_side": 6}}
 MAZE = {"data": {"task": "maze", "source": "generate", "maze_size": 9, "min_path": 9}}
+THREE = ("model.d_model", "training.steps", "data.train_puzzles")
+PAIR = {"model.d_model": [16, 24], "data.train_puzzles": [10, 15]}
 GUESSES = {"view_steps": 2, "view_guesses": 2}
 
 
@@ -78,9 +80,15 @@ def axes(*names, **spec):
         (figure(kind="isoflop", best="model.layers"), "every point has model.layers="),
         (figure(kind="isoflop", best="training.batch_size", equal="model.d_model"), "every point has model.d_model="),
         (figure(kind="isoflop", equal="model.d_modle"), "'model.d_modle'; did you mean 'model.d_model'?"),
-        (axes("model.d_model", "training.steps", "data.train_puzzles", kind="law", x="data.train_puzzles"),
+        (axes(*THREE, kind="law", x="data.train_puzzles"),
          "figure batch: model.d_model and training.steps differ at equal data.train_puzzles, and one law would average "
-         "them: set `hue` to one of them, and a value of every other by `where`"),
+         "these runs: set `hue` to one of them, and a value of every other by `where`"),
+        (axes(*THREE, kind="law", x="data.train_puzzles", hue="model.d_model"),
+         "training.steps differs at equal data.train_puzzles and model.d_model, and one law would average these runs: "
+         "give a value by `where`"),
+        (batch(grid=[{"product": PAIR}, {"product": PAIR, "set": {"training.lr": 1e-5}}],
+               figures=[{"kind": "law", "x": "data.train_puzzles", "hue": "model.d_model"}]),
+         "training.lr differs at equal data.train_puzzles and model.d_model"),
         (axes("model.d_model", "training.steps", kind="isoflop"),
          "figure batch: a parabola needs 4 values of model.d_model at one value of train_flops, and the grid has 2 at "
          "most: add some, or draw another kind of figure"),
@@ -140,12 +148,9 @@ def test_what_cannot_be_drawn_or_cut_is_refused(check, change, said):
     "change",
     [
         axes("model.d_model", "data.train_puzzles", kind="law", x="data.train_puzzles"),
-        axes("model.d_model", "training.steps", "data.train_puzzles", kind="law", x="parameters"),
-        axes(
-            "model.d_model",
-            kind="curves",
-            where={"model.d_model": 24, "eval_steps": 2, "seed": 1, "policy": "fixed"},
-        ),
+        axes(*THREE, kind="law", x="parameters"),
+        axes(THREE[0], kind="curves", where={THREE[0]: 24, "eval_steps": 2, "seed": 1, "policy": "fixed"}),
+        axes(*THREE, kind="law", x="data.train_puzzles", hue="model.d_model", where={"training.steps": 4}),
         batch(set=MAZE, figures=[{"kind": "bins", "by": "rating"}]),
     ],
 )

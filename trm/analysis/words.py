@@ -222,12 +222,12 @@ def setting_in_words(column: str, value: Any) -> str:
     return f"{name} {'= ' if name.rsplit(' ', 1)[-1] in SYMBOLS else ''}{shown}"
 
 
-def several_axes(x: str, names: Sequence[str]) -> str:
-    """Why no law of `x` holds for runs that differ in these columns, too."""
-    return (
-        f"{listed(names)} differ at equal {x}, and one law would average them: set `hue` to one of them, and a value "
-        "of every other by `where`"
-    )
+def several_axes(taken: Sequence[str], names: Sequence[str]) -> str:
+    """Why no law of the first of `taken` holds for runs of equal ones that differ in these columns, too."""
+    remedy = "set `hue` to one of them, and a value of every other by `where`"
+    remedy = "give a value by `where`" if taken[1:] else remedy
+    verb = "differ" if names[1:] else "differs"
+    return f"{listed(names)} {verb} at equal {listed(taken)}, and one law would average these runs: {remedy}"
 
 
 def duration(hours: float | None) -> str:

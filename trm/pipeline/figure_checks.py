@@ -1,13 +1,13 @@
 """What is refused of a figure before anything runs: metrics that no run records, values that no point has, axes and
 measurements from which nothing can be drawn. Imports no numpy."""
 
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from trm.analysis.axes import hue_of_law, is_value, series_of, text_of
 from trm.analysis.specs import EQUAL, LEAST
-from trm.analysis.words import listed, several_axes
+from trm.analysis.words import listed
 from trm.errors import UserError
 from trm.pipeline.catalogue import Figure
 from trm.study import flops
@@ -38,7 +38,7 @@ def check_figure(figure: Figure, points: Sequence[Point], study: str) -> None:
         if fault := check(figure, points):
             raise UserError(f"{study}: figure {figure.stem}: {fault}")
         if check is _where:
-            points = _selected(figure, points)
+            points = [point for point in points if _has(point, figure.spec.where)]
 
 
 def _flops(config: RunConfig) -> float:
@@ -71,6 +71,8 @@ def values_at(point: Point, column: str) -> list[Any]:
         return [point.label]
     if column == "seed":
         return [run.config.seed for run in point.runs]
+    if column == "series":
+        return [series_of(point.label)]
     if column == "eval_steps":
         own = config.model.halt_max_steps
         return [*(measured.unroll or (own,)), measured.steps or own]
@@ -79,30 +81,16 @@ def values_at(point: Point, column: str) -> list[Any]:
     section, _, key = column.partition(".")
     if section not in SECTIONS or key not in SECTIONS[section].model_fields:
         return []
-    value = getattr(measured if section == "evaluation" else getattr(config, section), key)
-    return [json.dumps(value) if isinstance(value, (list, tuple, dict)) and value else value]
+    return [text_of(getattr(measured if section == "evaluation" else getattr(config, section), key))]
 
 
-def _is_value(cell: Any, wanted: Any) -> bool:
-    """Whether a setting is a value of `where`, as `trm.analysis.tables.store.equal` has it."""
-    if wanted is None:
-        return cell in (None, "", (), [])
-    if isinstance(wanted, (bool, str)):
-        return str(cell) == str(wanted)
-    return isinstance(cell, (int, float)) and math.isclose(cell, wanted, rel_tol=1e-9, abs_tol=1e-12)
-
-
-def _selected(figure: Figure, points: Sequence[Point]) -> list[Point]:
-    """The points that have all values of the figure's `where`, as far as they are known."""
-    return [
-        point
-        for point in points
-        if all(
-            any(_is_value(value, wanted) for value in known)
-            for column, wanted in figure.spec.where.items()
-            if (known := values_at(point, column))
-        )
-    ]
+def _has(point: Point, where: Mapping[str, Any]) -> bool:
+    """Whether a point has all values of `where`, as far as they are known."""
+    return all(
+        any(is_value(value, wanted) for value in known)
+        for name, wanted in where.items()
+        if (known := values_at(point, name))
+    )
 
 
 def _is_text(column: str) -> bool:
@@ -129,11 +117,11 @@ def _where(figure: Figure, points: Sequence[Point]) -> str:
     where = figure.spec.where
     for column, wanted in where.items():
         known = [value for point in points for value in values_at(point, column)]
-        if known and not any(_is_value(value, wanted) for value in known):
-            names = list(dict.fromkeys(map(str, known)))
+        if known and not any(is_value(value, wanted) for value in known):
+            names = [name for name in dict.fromkeys(map(str, known)) if name]
             close = nearest(str(wanted), names)
-            return f"where: no point has {column}={wanted}{close}; {column} is {', '.join(names)}"
-    if points and not _selected(figure, points):
+            return f"where: no point has {column}={wanted}{close}; {column} is {', '.join(names) or 'empty'}"
+    if points and not any(_has(point, where) for point in points):
         wanted = listed([f"{column}={value}" for column, value in where.items()])
         return f"where: no point has {wanted} together: remove one of them"
     return ""
@@ -177,31 +165,23 @@ def _axes(figure: Figure, points: Sequence[Point]) -> str:
         values = {str(value) for point in points for value in values_at(point, x)}
         if len(values) == 1:
             return f"every point has {x}={values.pop()}: add values of {x} to the grid"
-    if spec.kind == "law" and not (spec.hue or spec.envelope):
-        return _several(points, spec.x)
+    if spec.kind == "law" and not spec.envelope:
+        return _law(points, spec.x, spec.hue)
     return _parabola(points, spec.best, spec.equal) if spec.kind == "isoflop" else ""
 
 
-def _several(points: Sequence[Point], x: str) -> str:
-    """Axes of the grid that a law of `x` would average (`Table.hue_of_law`)."""
+def _law(points: Sequence[Point], x: str, hue: str | None) -> str:
+    """Why a law of `x` does not hold for the points of one hue; empty: it may."""
     names = list(dict.fromkeys(key for point in points for key in point.coords))
-    if x not in names or any(point.label.endswith(")") for point in points):  # blocks have a colour each
+    shown = [*names, "series", *filter(None, [hue])]
+    known = [{name: values_at(point, name) or point.coords.get(name) for name in shown} for point in points]
+    if hue and not all(item[hue] for item in known):
         return ""
-
-    def most(*columns: str) -> dict[str, int]:
-        """How many values of each axis points have that are equal in these columns."""
-        groups: dict[str, list[Point]] = {}
-        for point in points:
-            groups.setdefault(str([point.coords.get(column) for column in columns]), []).append(point)
-        return {
-            name: max(len({str(point.coords.get(name)) for point in group}) for group in groups.values())
-            for name in names
-        }
-
-    beside = [name for name, values in most(x).items() if values > 1]
-    alone = [name for name in beside if max(most(x, name).values()) == 1]
-    measured = any(name.startswith("evaluation.") for name in beside)
-    return several_axes(x, beside) if beside and not alone and not measured else ""
+    try:
+        hue_of_law([{**item, "point": at} for at, item in enumerate(known)], names, x, hue)
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def _parabola(points: Sequence[Point], best: str, equal: str) -> str:

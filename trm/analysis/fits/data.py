@@ -88,9 +88,7 @@ def gather(table: Table, spec: FitSpec) -> list[tuple[Any, Data]]:
 def hue_of(table: Table, spec: FitSpec) -> str | None:
     """The column that splits the fit: the spec's, or what the table calls for (laws of two variables or of an envelope:
     none)."""
-    if spec.hue or spec.second or spec.best:
-        return spec.hue
-    return table.hue_of_law(spec.where, spec.x)
+    return spec.hue if spec.second or spec.best else table.hue_of_law(spec.where, spec.x, spec.hue)
 
 
 def observations(rows: pd.DataFrame, spec: FitSpec) -> Data:

@@ -1,7 +1,5 @@
 """Collects the result files of one experiment (docs/files.md) into a tidy table."""
 
-import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from trm.analysis.axes import series_of, text_of
 from trm.analysis.labels import TARGETS
 from trm.analysis.specs import TablePoint, TableRun, TableSpec
 from trm.analysis.tables.store import Table, mark
@@ -101,18 +100,12 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
 
 
 def _label(point: TablePoint) -> str:
-    named = (f"{key.rsplit('.', 1)[-1]}={_cell(value)}" for key, value in point.coords.items())
+    named = (f"{key.rsplit('.', 1)[-1]}={text_of(value)}" for key, value in point.coords.items())
     return point.label or ", ".join(named) or "recipe"
 
 
 def _digest(file: str) -> str:
     return file.removeprefix("evaluation-").removesuffix(".json")
-
-
-def _series(point: TablePoint) -> str:
-    """What the point's block of the grid sets: the brackets at the end of its label; empty: the recipe."""
-    found = re.search(r"\(([^()]*)\)$", _label(point))
-    return found[1] if found else ""
 
 
 def _run(
@@ -235,7 +228,7 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
         columns[name] = float(np.var(values, ddof=1)) if len(values) > 1 else None
     placement = config.get("placement") or {}
     for section, fields in (("model", model), ("data", data), ("training", fit), ("placement", placement)):
-        columns |= {f"{section}.{key}": _cell(value) for key, value in fields.items()}
+        columns |= {f"{section}.{key}": text_of(value) for key, value in fields.items()}
     return columns
 
 
@@ -318,9 +311,9 @@ def _result_rows(
         row = {
             "experiment": spec.name,
             "label": _label(point),
-            "series": _series(point),
+            "series": series_of(_label(point)),
             "point": index,
-            **{key: _cell(value) for key, value in point.coords.items()},
+            **{key: text_of(value) for key, value in point.coords.items()},
             "seed": base["seed"],
             "exact_accuracy": exact,
             "error": 1 - exact,
@@ -329,22 +322,15 @@ def _result_rows(
             "policy": result["policy"],
             "eval_steps": result["steps"],
             "restarts": result.get("restarts", 1),
-            **({"solved_counts": _cell(counts)} if (counts := result.get("solved_counts")) else {}),
+            **({"solved_counts": text_of(counts)} if (counts := result.get("solved_counts")) else {}),
             "eval_seconds": seconds,
             "eval_puzzles_per_second": result["puzzles"] / seconds if seconds else None,
             "evaluation": _digest(file),
             "evaluation.first": first,
-            **{f"evaluation.{key}": _cell(value) for key, value in settings.items()},
+            **{f"evaluation.{key}": text_of(value) for key, value in settings.items()},
         }
         rows.append({**row, **{key: value for key, value in base.items() if key not in row}})
     return rows
-
-
-def _cell(value: Any) -> Any:
-    """A table cell: lists and objects as compact JSON text."""
-    if isinstance(value, (list, tuple, dict)):
-        return json.dumps(value, sort_keys=True, separators=(",", ":")) if value else ""
-    return value
 
 
 def _curve(run: TableRun, history: pd.DataFrame) -> pd.DataFrame:

@@ -1,7 +1,6 @@
 """A results table on disk and in memory, and the selection of its rows for a figure or fit."""
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from trm.analysis.words import listed, noun, several_axes
+from trm.analysis import axes
+from trm.analysis.words import listed, noun
 from trm.errors import UserError
 from trm.io import dump, write_text
 from trm.study.records import check_checksum, check_name, read_record, sealed
@@ -70,7 +70,10 @@ class Table:
         else:
             rows = rows[rows["primary"]]
         for name, value in where.items():
-            rows = rows[equal(rows[name], value)]
+            column = rows[name]
+            rows = rows[
+                column.isin([cell for cell in column.unique().tolist() if axes.is_value(cell, value)])
+            ]
         if plain and len(rows):
             series = rows["series"].astype("object")
             rows = rows[series.isna() if series.isna().any() else series == series.mode().iloc[0]]
@@ -129,47 +132,20 @@ class Table:
         return known.get(f"{row['run']}/{row['evaluation']}") or known.get(row["run"])
 
     def implied_hue(self, where: Mapping[str, Any], *taken: str) -> str | None:
-        """The column that must separate the rows of `where` beside the variables `taken`, or unlike points would be
-        averaged.
+        """The column that must separate the rows of `where` beside the variables `taken`."""
+        return axes.implied_hue(*self._points(where, taken[:1], *taken), *taken)
 
-        Blocks of a grid that set something throughout ("also at batch 4096") differ in `series`; points that differ
-        in how a run is evaluated, in an `evaluation.*` coordinate.
-        """
-        if "label" in taken:
-            return None
-        rows = self.select(where, taken[:1])
-        if "series" not in taken and rows["series"].nunique(dropna=False) > 1:
-            return "series"
-        measured = (name for name in self._beside(rows, *taken) if name.startswith("evaluation."))
-        return next(measured, None)
+    def hue_of_law(self, where: Mapping[str, Any], x: str, hue: str | None = None) -> str | None:
+        """The column that separates laws of `x` over the rows of `where`. UserError: one does not suffice."""
+        taken = [name for name in (x, hue) if name]
+        return axes.hue_of_law(*self._points(where, taken, *taken), x, hue)
 
-    def hue_of_law(self, where: Mapping[str, Any], x: str) -> str | None:
-        """`implied_hue` of a law of `x`; if x is an axis of the grid, the other axis is one, too.
-
-        UserError: there are several.
-        """
-        known = self.implied_hue(where, x)
-        if known or x not in self.info.get("coordinates", []):  # parameters and FLOPs sum up what differs
-            return known
-        rows = self.select(where, [x])
-        names = self._beside(rows, x)
-        apart = [
-            name for name in names if np.max(rows.groupby([x, name], dropna=False)["point"].nunique()) == 1
-        ]
-        if names and not apart:
-            raise UserError(several_axes(x, names))
-        return next(iter(apart), None)
-
-    def _beside(self, rows: pd.DataFrame, *taken: str) -> list[str]:
-        """The coordinates of which rows with equal `taken` have several values."""
-        known = [name for name in taken if name in rows]
-        found = []
-        for name in self.info.get("coordinates", []):
-            if name in rows and name not in taken:
-                parts = rows.groupby(known, dropna=False)[name] if known else rows[name]
-                if np.max(parts.nunique(dropna=False)) > 1:
-                    found.append(str(name))
-        return found
+    def _points(self, where: Mapping[str, Any], columns: Sequence[str], *taken: str) -> tuple[Any, list[str]]:
+        """What `axes` compares of the rows of a selection, and the axes of the grid."""
+        rows = self.select(where, columns)
+        known = [str(name) for name in self.info.get("coordinates", []) if name in rows]
+        names = dict.fromkeys([*known, "series", "point", *(name for name in taken if name in rows)])
+        return rows[[*names]].drop_duplicates().to_dict("records"), known
 
 
 DEPTH = 64
@@ -215,17 +191,6 @@ def mark(rows: pd.DataFrame, wanted: int | None = None) -> int | None:
     rows["train_exact_accuracy"] = found
     rows["train_test_gap"] = 100 * (found - rows["exact_accuracy"].to_numpy(float))
     return None if steps is None else int(steps)
-
-
-def equal(column: pd.Series, value: Any) -> pd.Series:
-    """Which cells hold a value of the configuration or of a spec; empty ones hold null and empty lists."""
-    if value is None or value == [] or value == ():
-        return column.isna() | (column.astype("object") == "")
-    if isinstance(value, (list, tuple)):
-        value = json.dumps(value, sort_keys=True, separators=(",", ":"))  # as tables hold them
-    if isinstance(value, (bool, str)):
-        return column.astype("object").map(lambda cell: str(cell) == str(value)).astype(bool)
-    return (pd.to_numeric(column, errors="coerce") - float(value)).abs() <= 1e-12 + 1e-9 * abs(float(value))
 
 
 def paths(out: str | Path) -> tuple[Path, Path, Path]:
