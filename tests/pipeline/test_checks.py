@@ -44,6 +44,11 @@ def figure(**spec):
     return batch(figures=[spec])
 
 
+def tried(**where):
+    """A figure of evaluations with two restarts."""
+    return batch(evaluation={"restarts": [2]}, figures=[{"kind": "curves", "where": where}])
+
+
 ARC = {"data": {"task": "arc", "source": "generate", "arc_side": 6}}
 MAZE = {"data": {"task": "maze", "source": "generate", "maze_size": 9, "min_path": 9}}
 THREE = ("model.d_model", "training.steps", "data.train_puzzles")
@@ -99,6 +104,12 @@ def axes(*names, **spec):
         (figure(kind="curves", where={"label": "batch_sise=4"}),
          "no point has label=batch_sise=4; did you mean 'batch_size=4'?; label is batch_size=4, batch_size=8"),
         (figure(kind="curves", where={"eval_steps": 64}), "no point has eval_steps=64; eval_steps is 2"),
+        (figure(kind="curves", where={"policy": "fixd"}),
+         "no point has policy=fixd; did you mean 'fixed'?; policy is fixed"),
+        (figure(kind="curves", where={"split": "validation"}), "no point has split=validation; split is test, train"),
+        (figure(kind="curves", where={"series": "lr"}), "no point has series=lr; series is empty"),
+        (tried(restarts=4), "no point has restarts=4; restarts is 1, 2"),
+        (tried(restarts=2, policy="fixed"), "no point has policy=fixed and restarts=2 together: remove one of them"),
         (axes("model.d_model", kind="curves", where={"label": "d_model=16", "model.d_model": 24}),
          "where: no point has label=d_model=16 and model.d_model=24 together: remove one of them"),
         (figure(kind="bins", by="rating"),
@@ -151,6 +162,7 @@ def test_what_cannot_be_drawn_or_cut_is_refused(check, change, said):
         axes(*THREE, kind="law", x="parameters"),
         axes(THREE[0], kind="curves", where={THREE[0]: 24, "eval_steps": 2, "seed": 1, "policy": "fixed"}),
         axes(*THREE, kind="law", x="data.train_puzzles", hue="model.d_model", where={"training.steps": 4}),
+        tried(policy="oracle", restarts=2),
         batch(set=MAZE, figures=[{"kind": "bins", "by": "rating"}]),
     ],
 )

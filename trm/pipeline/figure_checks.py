@@ -3,6 +3,7 @@ measurements from which nothing can be drawn. Imports no numpy."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from trm.analysis.axes import hue_of_law, is_value, series_of, text_of
@@ -73,9 +74,8 @@ def values_at(point: Point, column: str) -> list[Any]:
         return [run.config.seed for run in point.runs]
     if column == "series":
         return [series_of(point.label)]
-    if column == "eval_steps":
-        own = config.model.halt_max_steps
-        return [*(measured.unroll or (own,)), measured.steps or own]
+    if column in (rows := _rows(point))[0]:
+        return list(dict.fromkeys(row[column] for row in rows))
     if column in COMPUTED:
         return [COMPUTED[column](config)]
     section, _, key = column.partition(".")
@@ -84,12 +84,31 @@ def values_at(point: Point, column: str) -> list[Any]:
     return [text_of(getattr(measured if section == "evaluation" else getattr(config, section), key))]
 
 
+def _rows(point: Point) -> list[dict[str, Any]]:
+    """What tells the results of an evaluation of the point apart."""
+    config, measured = point.runs[0].config, point.evaluation
+    own, data = (config.model.halt_max_steps,), config.data
+    depths, steps = measured.unroll or own, (measured.steps or own[0],)
+    copies = data.augmentations if measured.copies is None else min(measured.copies, data.augmentations)
+    results: list[tuple[tuple[Any, ...], ...]] = [
+        (("test",), ("fixed", "confident")[: 1 + measured.confident], depths, (1,)),
+        (("test",), ("restarts", "majority", "oracle"), steps, measured.restarts),
+        (("test",), ("vote_first", "vote"), steps, (1 + copies,) * spec_of(data.task).votes),
+        (("train",), ("fixed",), depths, (1,) * bool(measured.train_puzzles)),
+    ]
+    columns = ("split", "policy", "eval_steps", "restarts")
+    return [dict(zip(columns, row)) for result in results for row in product(*result)]
+
+
 def _has(point: Point, where: Mapping[str, Any]) -> bool:
-    """Whether a point has all values of `where`, as far as they are known."""
-    return all(
-        any(is_value(value, wanted) for value in known)
-        for name, wanted in where.items()
-        if (known := values_at(point, name))
+    """Whether a point has a result with all values of `where`, as far as they are known."""
+    return any(
+        all(
+            any(is_value(value, wanted) for value in known)
+            for name, wanted in where.items()
+            if (known := [row[name]] if name in row else values_at(point, name))
+        )
+        for row in _rows(point)
     )
 
 
