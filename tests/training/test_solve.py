@@ -253,6 +253,8 @@ def test_a_search_becomes_a_moving_picture():
         (["nowhere.csv", "--svg", "s.svg"], "--svg draws one puzzle"),
         (["nowhere.csv"], "nowhere.csv cannot be read: No such file"),
         (["nowhere.txt"], "nowhere.txt cannot be read: No such file"),
+        (["puzzels"], "puzzels cannot be read: No such file"),
+        (["12xx34xxx1x3x32"], "has 15 characters"),
         (["nowhere/puzzles"], "nowhere/puzzles cannot be read: No such file"),
         (["docs"], "docs cannot be read: Is a directory"),
         (["docs/play.md"], "play.md line 1: the puzzle has 3 characters, but there are models for 16"),

@@ -17,6 +17,7 @@ import argparse
 import csv
 import io
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     path = Path(args.puzzle)
     # a misspelt name is no puzzle of the wrong length; a long puzzle is no name that a system can look up
-    named = path.suffix in (".csv", ".gz", ".tsv", ".txt") or os.sep in args.puzzle
+    named = re.search(rf"{os.sep}|([a-z])(?!\1)[a-z]", args.puzzle)
     many = args.puzzle == "-" or named or (len(args.puzzle) < 200 and path.exists())
     if many and args.svg:
         raise UserError("--svg draws one puzzle: give its characters")
