@@ -306,6 +306,9 @@ def test_not_yaml_and_no_file(tmp_path, content, said):
         ({"evaluation.weights": "mean"}, "--set: evaluation: weights: must be"),
         ({"model.heads": 5, "model.mixer": "attention", "model.d_model": 64}, "--set"),
         ({"steps": 10}, "--set: unknown key 'steps'; did you mean 'training.steps'?"),
+        ({"eval_steps": 4}, "--set: unknown key 'eval_steps'; did you mean 'evaluation.unroll'?"),
+        ({"training.unroll": 4}, "'training.unroll'; did you mean 'evaluation.unroll'?"),
+        ({"training.learning_rate": 4}, "'training.learning_rate'; did you mean 'training.lr'?"),
         ({"evals": 3}, "--set: unknown key 'evals'; did you mean 'runtime.evals'?"),
     ],
 )

@@ -35,6 +35,8 @@ Flat = dict[str, Any]
 """Dotted key -> value: the form of every configuration from the file that gives it to the typed one."""
 
 
+OTHER_NAMES = {"eval_steps": "unroll", "test_steps": "unroll", "learning_rate": "lr", "width": "d_model"}
+"""What keys are called elsewhere, in tables and texts."""
 HOLDERS = {"seeds": "an experiment or a scale", "threads": "a scale", "hardware": "a scale"}
 """Where keys belong that are looked for among those of a run."""
 
@@ -82,10 +84,14 @@ def check_key(key: str, where: str) -> None:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing if no known word is close."""
-    known = list(known)
-    # a key without its section: of training rather than of evaluation
-    same = sorted((name for name in known if name.endswith(f".{word}")), reverse=True)
-    close = same or difflib.get_close_matches(word, known, n=1, cutoff=0.65)
+    known, (section, _, key) = list(known), word.rpartition(".")
+    key = key if section in (*SECTIONS, "") else word
+    # a key without its section, or in another one: of training rather than of evaluation
+    same = [
+        sorted((name for name in known if f".{name}".endswith(f".{each}")), reverse=True)
+        for each in (key, OTHER_NAMES.get(key, key))
+    ]
+    close = same[0] or same[1] or difflib.get_close_matches(word, known, n=1, cutoff=0.65)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
