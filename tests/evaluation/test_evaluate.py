@@ -263,6 +263,22 @@ def test_noise_is_drawn_for_batches_of_their_own_size(measured, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
+def test_noise_does_not_depend_on_the_number_of_workers(trained, dataset_folder, monkeypatch):
+    """Three batches; of four workers one has none."""
+    monkeypatch.setattr(InferenceNetwork, "batch_rows", lambda *sizes: 16)
+    settings = EvaluationConfig(restarts=(3,), step_noise=0.5, traces=0)
+    right = dict.fromkeys((1, 2, 4), 0.0)
+    for world in right:
+        for rank in range(world):
+            backend = CpuBackend()
+            backend.rank, backend.world = rank, world
+            found = Evaluation(load_weights(trained), Dataset(dataset_folder), settings, backend).run()[
+                "results"
+            ]
+            right[world] += sum(row["accuracy"] * row["puzzles"] for row in found if row["restarts"] == 3)
+    assert [right[2], right[4]] == pytest.approx([right[1]] * 2, rel=1e-6)
+
+
 def test_a_restart_is_a_run_on_the_moved_puzzle(measured):
     measured, data = measured
     symmetries = restart_symmetries(measured.trained.config.data, 2)

@@ -75,7 +75,8 @@ class Evaluation:
         self.step_flops = forward_flops(model, sizes.seq_len, sizes.vocab)
         self.blank = dataset.blank
         batches = partial(compute, fetch=backend.fetch_all)
-        self.policies = Policies(self.net, self._score, backend.synchronize, batches)
+        turn = backend.worker, backend.world
+        self.policies = Policies(self.net, self._score, backend.synchronize, batches, turn)
         self.results: list[dict[str, Any]] = []
         self.predictions: dict[str, np.ndarray] = {}
 
@@ -199,7 +200,7 @@ class Evaluation:
             symmetries = restart_symmetries(config.data, max(evaluation.restarts), any(noise))
             name = self._progress(f"test puzzles, {max(evaluation.restarts)} starts of {self.steps} steps")
             how = (evaluation.restarts, noise, symmetries, self._views(self.steps), name)
-            result = self.policies.restarts(share, self.steps, *how)
+            result = self.policies.restarts(test if any(noise) else share, self.steps, *how)
             policies = {"restarts": result.best, "majority": result.majority, "oracle": result.oracle}
             for policy, scores in policies.items():
                 for count, score in scores.items():

@@ -40,8 +40,9 @@ def to_host(result: Result) -> Result:
 def compute(
     name: str, batches: Iterable[slice], one: Callable[[slice], Result], fetch: Fetch = to_host
 ) -> Result:
-    """The result of the work `name`, batch by batch, on the host; nothing is kept."""
-    return join([fetch(one(part)) for part in batches])
+    """The result of the work `name`, batch by batch, on the host; nothing is kept. Without a batch: zeros."""
+    results = [fetch(one(part)) for part in batches]
+    return join(results) if results else {k: torch.zeros_like(v) for k, v in fetch(one(slice(0, 1))).items()}
 
 
 class Parts:

@@ -6,6 +6,7 @@ Shapes: B rows, L tokens, S cells, D width, V symbols, N puzzles of this worker.
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -81,6 +82,8 @@ class Policies:
     """Returns when the device has finished what it was given."""
     run: Runner = compute
     """Computes the batches."""
+    turn: tuple[int, int] = (0, 1)
+    """This worker and the number of them, which take turns at the batches that noise is drawn for."""
 
     @torch.no_grad()
     def fixed(
@@ -162,7 +165,7 @@ class Policies:
     ) -> Restarts:
         """Several runs of `depth` steps, all but the first with `noise`: standard deviations as in `Noise`.
 
-        Restart k sees the puzzles under `symmetries[k]`. `name`: for progress.
+        Restart k sees the puzzles under `symmetries[k]`. `data`: with noise those of all workers. `name`: for progress.
         """
         net, new_score, wait = self.net, self.new_score, self.wait
         counts, noisy = tuple(sorted(counts)), any(noise)
@@ -195,7 +198,9 @@ class Policies:
                     result[f"+seconds {k}"] = torch.tensor(time.perf_counter() - started, dtype=torch.float64)
             return result
 
-        whole = self.run(f"restarts {name}", batches(net, data, name, noisy), one)
+        parts = batches(net, data, name, noisy)
+        parts = islice(parts, self.turn[0], None, self.turn[1]) if noisy else parts
+        whole = self.run(f"restarts {name}", parts, one)
         best, majority, oracle = (
             {k: new_score().with_sums(whole[f"+{policy} {k}"]) for k in counts} for policy in policies
         )
