@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -87,6 +88,25 @@ def test_a_csv_file_is_solved_and_written(trained, tmp_path, capsys):
     assert re.search(said, capsys.readouterr().out)
     assert solve_with(run, full) == 0
     assert "nothing to solve" in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_what_is_solved(trained, tmp_path, monkeypatch, capsys):
+    run, puzzles = trained
+    file, out = tmp_path / "puzzles.txt", tmp_path / "out.csv"
+    file.write_text("\n".join(question for question, _ in puzzles))
+
+    def interrupt(progress, done, words):
+        if done >= 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("trm.evaluation.solve.Progress.update", interrupt)
+    monkeypatch.setattr("trm.model.inference.inference_batch", lambda *sizes: 2)
+    assert solve_with(run, file, "--out", out) == 130
+    solved = [row["answer"] for row in rows_of(out.read_text()) if row["solved"] == "1"]
+    assert solved
+    assert set(solved) <= {answer for _, answer in puzzles}
+    assert f"{len(solved)} of 6 puzzles solved" in (said := capsys.readouterr().out)
+    assert "stopped by Ctrl-C" in said
 
 
 def test_a_file_takes_the_training_precision_unless_told(tmp_path, monkeypatch, capsys):

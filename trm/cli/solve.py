@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Solve; 0 when every puzzle is solved, 1 when not."""
+    """Solve; 0 when every puzzle is solved, 1 when not, 130 after Ctrl-C."""
     for name in ("steps", "restarts"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: give 1 or more")
@@ -96,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
     models = find_models([args.model or models_folder()], len(texts[0]), places[0])
     precision = args.precision or ("training" if many else "float32")
     found = solve_texts(texts, places, models, args.steps, args.restarts, precision, args.threads)
+    if found.stopped and not many:
+        raise KeyboardInterrupt
     return _print_many(args, found, wanted) if many else _print_one(args, found)
 
 
@@ -160,10 +162,11 @@ def _print_many(args: argparse.Namespace, found: Rows, wanted: list[str]) -> int
         + f"; {complete:,} are complete grids, which are not counted" * bool(complete)
         + f"; {without:,} have no solution" * bool(without)
         + f"; {several:,} have several solutions" * bool(several)
-        + f"; the file gives the same answer to {same:,}" * bool(wanted),
+        + f"; the file gives the same answer to {same:,}" * bool(wanted)
+        + "; stopped by Ctrl-C, before the others were tried to the end" * found.stopped,
         file=sys.stdout if args.out else sys.stderr,
     )
-    return 0 if solved == len(asked) - without else 1
+    return 130 if found.stopped else 0 if solved == len(asked) - without else 1
 
 
 def _read(place: str) -> tuple[str, list[tuple[int, str]], list[str]]:

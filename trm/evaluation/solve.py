@@ -57,6 +57,8 @@ class Solved(NamedTuple):
     """Whether the answer is valid, bool [B]."""
     history: list[np.ndarray]
     """The first puzzle's answer after each step from its answer's start state."""
+    stopped: bool = False
+    """Whether Ctrl-C ended the search."""
 
 
 class Row(NamedTuple):
@@ -84,6 +86,8 @@ class Rows(NamedTuple):
     """The first puzzle's answer after each step."""
     geometry: Geometry
     seconds: float
+    stopped: bool
+    """Whether Ctrl-C ended the search, so that a puzzle may be unsolved because it was not tried."""
 
 
 def keeps_rules(geometry: Geometry, questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
@@ -195,9 +199,10 @@ def solve_texts(
     for i in np.flatnonzero(complete).tolist():
         rows[i] = rows[i]._replace(answer=to_text(questions[i]), complete=True)
     history: list[np.ndarray] = []
+    stopped = False
     left = [i for i, row in enumerate(rows) if row.solutions and not row.complete]
     for path, trained in models:
-        if not left:
+        if not left or stopped:
             break
         trained = in_float32(trained) if precision == "float32" else trained
         net, _ = inference_network(trained, EvaluationConfig(), open_backend("cpu", threads))
@@ -209,8 +214,8 @@ def solve_texts(
                 answer, at = to_text(found.answers[k]), (int(found.steps[k]), int(found.starts[k]))
                 rows[i] = Row(texts[i], answer, solved, *at, rows[i].solutions, path.name)
                 history = found.history if i == 0 else history
-        left = [i for i in left if not rows[i].solved]
-    return Rows(rows, history, geometry, time.monotonic() - started)
+        left, stopped = [i for i in left if not rows[i].solved], found.stopped
+    return Rows(rows, history, geometry, time.monotonic() - started, stopped)
 
 
 def _solutions(geometry: Geometry, questions: np.ndarray) -> list[int]:
@@ -251,39 +256,42 @@ def solve(
     boxes = DataConfig(box_rows=geometry.box_rows, box_cols=geometry.box_cols)
     view_steps, puzzle_every = view_settings(net.h_cycles)
     views = random_views(boxes, view_steps, steps, puzzle_every, VIEW_GUESSES)
-    for start, symmetry in enumerate(restart_symmetries(boxes, restarts)):
-        left = np.flatnonzero(~solved.right)
-        for first in range(0, len(left), size):
-            batch = left[first : first + size]  # later only those that are not solved yet
-            tokens = torch.from_numpy(questions[batch] + 1).to(device)
-            puzzle = torch.zeros(len(batch), dtype=torch.int32, device=device)
-            states = Pass(net, tokens, puzzle, symmetry, views)
-            history: list[np.ndarray] = []
-            for step in range(1, steps + 1):
-                logits, halt = states.step()
-                answers = np.maximum(states.answers(logits).cpu().numpy(), 1) - 1
-                if batch[0] == 0:
-                    history.append(answers[0])
-                logit = halt.float().cpu().numpy()
-                right = keeps_rules(geometry, questions[batch], answers)
-                better = right | ((step == steps) & (logit > solved.halt_logits[batch]))
-                better &= ~solved.right[batch]
-                chosen = batch[better]
-                solved.answers[chosen], solved.halt_logits[chosen] = answers[better], logit[better]
-                solved.steps[chosen], solved.starts[chosen] = step, start
-                solved.right[chosen] = right[better]
-                if better[0] and batch[0] == 0:
-                    solved.history[:] = history
-                right_now, tried = int(solved.right.sum()), int((~solved.right[left[:first]]).sum())
-                done = restarts * right_now + start * (count - right_now) + tried
-                where = f"step {step} of {steps}, start {start + 1} of {restarts}"
-                progress.update(done, f", {right_now:,} of {count:,} puzzles solved, {where}")
-                kept = np.flatnonzero(~solved.right[batch])
-                if not len(kept):
-                    break
-                if 2 * len(kept) <= len(batch):
-                    batch = batch[kept]
-                    states.keep(torch.from_numpy(kept).to(device))
+    try:
+        for start, symmetry in enumerate(restart_symmetries(boxes, restarts)):
+            left = np.flatnonzero(~solved.right)
+            for first in range(0, len(left), size):
+                batch = left[first : first + size]  # later only those that are not solved yet
+                tokens = torch.from_numpy(questions[batch] + 1).to(device)
+                puzzle = torch.zeros(len(batch), dtype=torch.int32, device=device)
+                states = Pass(net, tokens, puzzle, symmetry, views)
+                history: list[np.ndarray] = []
+                for step in range(1, steps + 1):
+                    logits, halt = states.step()
+                    answers = np.maximum(states.answers(logits).cpu().numpy(), 1) - 1
+                    if batch[0] == 0:
+                        history.append(answers[0])
+                    logit = halt.float().cpu().numpy()
+                    right = keeps_rules(geometry, questions[batch], answers)
+                    better = right | ((step == steps) & (logit > solved.halt_logits[batch]))
+                    better &= ~solved.right[batch]
+                    chosen = batch[better]
+                    solved.answers[chosen], solved.halt_logits[chosen] = answers[better], logit[better]
+                    solved.steps[chosen], solved.starts[chosen] = step, start
+                    solved.right[chosen] = right[better]
+                    if better[0] and batch[0] == 0:
+                        solved.history[:] = history
+                    right_now, tried = int(solved.right.sum()), int((~solved.right[left[:first]]).sum())
+                    done = restarts * right_now + start * (count - right_now) + tried
+                    where = f"step {step} of {steps}, start {start + 1} of {restarts}"
+                    progress.update(done, f", {right_now:,} of {count:,} puzzles solved, {where}")
+                    kept = np.flatnonzero(~solved.right[batch])
+                    if not len(kept):
+                        break
+                    if 2 * len(kept) <= len(batch):
+                        batch = batch[kept]
+                        states.keep(torch.from_numpy(kept).to(device))
+    except KeyboardInterrupt:  # what is solved is not lost
+        return solved._replace(stopped=True)
     progress.close(restarts * count)
     return solved
 
