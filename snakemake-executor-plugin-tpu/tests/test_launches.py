@@ -399,16 +399,8 @@ async def test_what_a_killed_runner_leaves_is_ended_before_the_verdict(scene, bu
 @pytest.mark.parametrize("earlier", [None, "n1.0"])
 def test_a_rank_that_an_earlier_boot_of_its_host_has_started_is_not_started_again(scene, earlier):
     host, sealed = scene.up(), seal(KEY, {})
-    rank = {
-        "job": "job",
-        "launch": 1,
-        "hosts": [0, 1, 2],
-        "index": 2,
-        "run": 1,
-        "setup": {"name": ""},
-        **sealed,
-    }
-    host.loop.current = rank | {"sources": "", "python": "", "grace": 0, "lease": 0, "chunks": 0}
+    rank = {"job": "job", "launch": 1, "hosts": [0, 1, 2], "index": 2, "run": 1, "setup": {"name": ""}}
+    host.loop.current = rank | sealed | {"sources": "", "python": "", "grace": 0, "lease": 0, "chunks": 0}
     of_run = "jobs/job/1/runs/1"
     scene.bucket().create(of_run, {"argv": ["true"], "address": "here", "port": 1, **sealed})
     if earlier:

@@ -132,31 +132,15 @@ def measured(
 ) -> Table:
     """A table of values alone. points: (coordinates or other columns, seed -> value of `metric`); same: columns of all
     rows."""
-    shared: dict[str, Any] = {
-        "experiment": "t",
-        "series": "",
-        "evaluation": "e",
-        "split": "test",
-        "policy": "fixed",
-    }
-    shared |= {
-        "eval_steps": 32,
-        "restarts": 1,
-        "puzzles": 500.0,
-        "train_flops": 1e12,
-        "model.halt_max_steps": 8,
-    }
-    shared |= {"finished": True, "primary": True, "main": True, "evaluation.first": True, "parameters": 1e4}
+    shared: dict[str, Any] = {"experiment": "t", "series": "", "evaluation": "e", "split": "test"}
+    shared |= {"policy": "fixed", "eval_steps": 32, "restarts": 1, "puzzles": 500.0, "train_flops": 1e12}
+    shared |= {"model.halt_max_steps": 8, "finished": True, "primary": True, "main": True}
+    shared |= {"evaluation.first": True, "parameters": 1e4}
     rows = []
     for index, (place, values) in enumerate(points):
         for seed, value in values.items():
-            own = {
-                "point": index,
-                "label": str(dict(place)),
-                "run": f"{index}-{seed}",
-                "seed": seed,
-                metric: value,
-            }
+            own = {"point": index, "label": str(dict(place)), "run": f"{index}-{seed}", "seed": seed}
+            own |= {metric: value}
             rows.append({**shared, **same, **own, **place})
     frame = pd.DataFrame(rows)
     if "exact_accuracy" not in frame:

@@ -154,10 +154,8 @@ def test_one_law_never_averages_runs_that_differ() -> None:
         for size in (100, 200, 400) for width in (16, 32) for rate in (0.1, 0.2)
     ]  # fmt: skip
     table = measured([(place, {0: 0.5, 1: 0.6}) for place in places])
-    for hue, said in (
-        (None, "model.d_model and training.lr differ"),
-        ("model.d_model", "training.lr differs"),
-    ):
+    cases = {None: "model.d_model and training.lr differ", "model.d_model": "training.lr differs"}
+    for hue, said in cases.items():
         with pytest.raises(UserError, match=f"^{said} at equal data.train_puzzles"):
             gather(table, FitSpec(hue=hue))
     for spec in (FitSpec(where={"training.lr": 0.1}), FitSpec(x="training.lr", where={"model.d_model": 16})):

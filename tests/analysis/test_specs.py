@@ -18,10 +18,7 @@ def test_every_kind_says_how_to_read_it(kind: str) -> None:
     [
         ({"kind": "law", "x": "data.train_puzles"}, "did you mean 'data.train_puzzles'?"),
         ({"kind": "law", "x": "parameters", "y": "eror"}, "did you mean 'error'?"),
-        (
-            {"kind": "law", "x": "parameters", "where": {"evaluation.policy": "fixed"}},
-            "did you mean 'policy'?",
-        ),
+        ({"kind": "curves", "where": {"evaluation.policy": "fixed"}}, "did you mean 'policy'?"),
         ({"kind": "law", "x": "parameters", "colour": "red"}, "Extra inputs"),
         ({"kind": "pie"}, "does not match any of the expected tags"),
         ({"kind": "law", "x": "parameters", "where": {"training.steps_": 3}}, "mean 'training.steps'?"),

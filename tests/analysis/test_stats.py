@@ -9,16 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from trm.analysis import words
-from trm.analysis.stats import (
-    Mean,
-    detectable,
-    frontier,
-    holm,
-    mean,
-    pooled_log_intervals,
-    share,
-    wilson,
-)
+from trm.analysis.stats import Mean, detectable, frontier, holm, mean, pooled_log_intervals, share, wilson
 
 
 def test_mean_is_students() -> None:

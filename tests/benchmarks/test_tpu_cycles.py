@@ -2,13 +2,7 @@
 
 import pytest
 
-from benchmarks.tpu_cycles import (
-    call_cycles,
-    kernels_module,
-    read_program,
-    scheduled_cycles,
-    shape_bytes,
-)
+from benchmarks.tpu_cycles import call_cycles, kernels_module, read_program, scheduled_cycles, shape_bytes
 
 MODULE = """HloModule jit_step, is_scheduled=true
 

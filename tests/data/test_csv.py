@@ -125,12 +125,10 @@ def test_a_file_in_utf_16_is_named_with_its_remedy(tmp_path, encoding):
 
 def test_a_line_is_read_up_to_a_limit(tmp_path, monkeypatch):
     """A file without line ends would fill the memory."""
-    monkeypatch.setattr(csv_source, "LONGEST_LINE", long := 64)
-    row = ",.234341221434321,1234341221434321,0\n"
-    for text, words in (
-        (HEADER + "x" * long + row, "line 2: 1 fields"),
-        ("x" * long + f",{HEADER}", "line 1: has x+;"),
-    ):
+    monkeypatch.setattr(csv_source, "LONGEST_LINE", 64)
+    row, long = ",.234341221434321,1234341221434321,0\n", 64 * "x"
+    cases = {HEADER + long + row: "line 2: 1 fields", f"{long},{HEADER}": "line 1: has x+;"}
+    for text, words in cases.items():
         (tmp_path / "long.csv").write_text(text)
         with pytest.raises(UserError, match=words):
             build_source(csv_config(tmp_path / "long.csv"), tmp_path / "out")

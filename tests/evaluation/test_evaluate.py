@@ -39,8 +39,9 @@ def trained(dataset_folder, tmp_path_factory):
     return root / "run"
 
 
-def evaluation(trained, data, **options):
-    return Evaluation(load_weights(trained), Dataset(data), EvaluationConfig(**options), CpuBackend())
+def evaluation(trained, data, backend=None, **options):
+    given = load_weights(trained), Dataset(data), EvaluationConfig(**options)
+    return Evaluation(*given, backend or CpuBackend())
 
 
 @pytest.fixture
@@ -266,16 +267,16 @@ def test_noise_is_drawn_for_batches_of_their_own_size(measured, monkeypatch):
 def test_noise_does_not_depend_on_the_number_of_workers(trained, dataset_folder, monkeypatch):
     """Three batches; of four workers one has none."""
     monkeypatch.setattr(InferenceNetwork, "batch_rows", lambda *sizes: 16)
-    settings = EvaluationConfig(restarts=(3,), step_noise=0.5, traces=0)
     right = dict.fromkeys((1, 2, 4), 0.0)
     for world in right:
         for rank in range(world):
             backend = CpuBackend()
             backend.rank, backend.world = rank, world
-            found = Evaluation(load_weights(trained), Dataset(dataset_folder), settings, backend).run()[
-                "results"
-            ]
-            right[world] += sum(row["accuracy"] * row["puzzles"] for row in found if row["restarts"] == 3)
+            found = evaluation(
+                trained, dataset_folder, backend, restarts=(3,), step_noise=0.5, traces=0
+            ).run()
+            rows = (row for row in found["results"] if row["restarts"] == 3)
+            right[world] += sum(row["accuracy"] * row["puzzles"] for row in rows)
     assert [right[2], right[4]] == pytest.approx([right[1]] * 2, rel=1e-6)
 
 

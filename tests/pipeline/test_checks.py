@@ -127,18 +127,14 @@ def axes(*names, **spec):
          "experiment batch: figures (my-steps): name: 'my-steps': names consist of letters, digits and _"),
         (batch(expects=[{"law": "parameter"}]),
          "experiment batch: expects: law: unknown column 'parameter'; did you mean 'parameters'?"),
-        (
-            batch(set={"data.train_puzzles": 3000}),
-            "experiment batch, point batch_size=4: sudoku of this size and kind, up to symmetry, has 2,236 puzzles, "
-            "not 3,024",
-        ),
+        (batch(set={"data.train_puzzles": 3000}),
+         "experiment batch, point batch_size=4: sudoku of this size and kind, up to symmetry, has 2,236 puzzles, "
+         "not 3,024"),
         (batch(set={"training.snapshots": 2}, evaluation={"weights": "average", "average": 3}),
          "point batch_size=4: evaluation.average=3 must be at least 1 and at most training.snapshots=2"),
-        (
-            batch(set=ARC, evaluation={"restarts": [2]}),
-            "point batch_size=4: arc has no symmetries for restarts and views: give evaluation.start_noise or "
-            "step_noise, or no evaluation.restarts, and no evaluation.view_steps",
-        ),
+        (batch(set=ARC, evaluation={"restarts": [2]}),
+         "point batch_size=4: arc has no symmetries for restarts and views: give evaluation.start_noise or step_noise, "
+         "or no evaluation.restarts, and no evaluation.view_steps"),
         (batch(set=ARC, evaluation={"view_steps": 2}),
          "point batch_size=4: arc has no symmetries for restarts and views"),
         (batch(set=MAZE, evaluation=GUESSES),
@@ -182,23 +178,17 @@ def test_sizes_of_known_pools():
     assert "422,786 test puzzles" in too_many(DataConfig(test_puzzles=10**6))
 
 
+TEXT = "--config set: Snakemake reads the numbers of a mapping as text: write set='training.steps=3'"
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
         ({"experimets": "batch"}, "--config experimets: unknown key; did you mean 'experiments'?"),
         ({"budget_hours": "x"}, "--config budget_hours: must be a number, not 'x'"),
         *(({"budget_hours": value}, "budget_hours: must be above 0") for value in ("-1", "0")),
-        *(
-            ({"budget_hours": value}, "budget_hours: input should be a finite number")
-            for value in ("nan", "inf")
-        ),
-        *(
-            (
-                {"set": value},
-                "--config set: Snakemake reads the numbers of a mapping as text: write set='training.steps=3'",
-            )
-            for value in ({"training.steps": "3"}, {"training": {"steps": "3"}})
-        ),
+        *(({"budget_hours": v}, "budget_hours: input should be a finite number") for v in ("nan", "inf")),
+        *(({"set": value}, TEXT) for value in ({"training.steps": "3"}, {"training": {"steps": "3"}})),
         ({"experiments": "bach"}, "has no experiment 'bach'"),
     ],
 )

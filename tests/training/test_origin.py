@@ -111,10 +111,7 @@ def test_identifiers_are_compared_without_a_manifest(place, tmp_path, capsys):
     assert not capsys.readouterr().err  # the files are those that it was trained on
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("seed", 7), ("clues_max", 7), ("test_puzzles", 9)],
-)
+@pytest.mark.parametrize(("name", "value"), [("seed", 7), ("clues_max", 7), ("test_puzzles", 9)])
 def test_a_data_set_that_contradicts_the_config_is_refused(place, name, value, capsys):
     assert place.train("never", place.data(SUDOKU, **{name: value}), SUDOKU) == 2
     own = DataConfig(**SUDOKU).model_dump()[name]

@@ -42,13 +42,11 @@ def series_of(label: str) -> str:
 
 def varying(points: Points, names: Sequence[str], *taken: str) -> list[str]:
     """The columns of which points with equal `taken` have several values."""
-    values: dict[str, list[set[str]]] = {}
-    for point in points:
-        sets = values.setdefault(str([point.get(name) for name in taken]), [set() for _ in names])
-        for name, known in zip(names, sets, strict=True):
-            known.add(str(point.get(name)))
-    several = [max(map(len, found)) > 1 for found in zip(*values.values(), strict=True)]
-    return [name for name, found in zip(names, several) if found and name not in taken]
+
+    def distinct(*columns: str) -> int:
+        return len({str([point.get(name) for name in columns]) for point in points})
+
+    return [name for name in names if name not in taken and distinct(*taken, name) > distinct(*taken)]
 
 
 def implied_hue(points: Points, axes: Sequence[str], *taken: str) -> str | None:

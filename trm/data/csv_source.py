@@ -26,20 +26,11 @@ GZIP = b"\x1f\x8b"
 """First bytes of a gzipped file, whatever its name."""
 
 NAMES = {
-    "question": (
-        "question",
-        "questions",
-        "quizzes",
-        "quiz",
-        "puzzle",
-        "puzzles",
-        "board",
-        "sudoku",
-        "problem",
-    ),
+    "question": ("question", "questions", "quizzes", "quiz", "puzzle", "puzzles", "board", "sudoku",
+                 "problem"),
     "answer": ("answer", "answers", "solutions", "solution", "solved"),
     "rating": ("rating",),
-}
+}  # fmt: skip
 """What published collections call the columns."""
 
 Convert = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]

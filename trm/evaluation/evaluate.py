@@ -158,9 +158,8 @@ class Evaluation:
         *numbers, puzzles = self.backend.total(total).tolist()
         shares = [number / max(1, puzzles) for number in numbers]
         if self.backend.world == 1:
-            self.predictions[f"{split}_answers"] = run.answers.numpy()
-            self.predictions[f"{split}_halt_logits"] = run.halt_logits.numpy()
-            self.predictions[f"{split}_first_positive"] = run.first_positive.numpy()
+            kept = ("answers", "halt_logits", "first_positive")
+            self.predictions |= {f"{split}_{name}": getattr(run, name).numpy() for name in kept}
         return {"steps": list(range(1, last + 1)), "share": shares[:last], "solved": shares[last:]}
 
     def _traces(self, data: Rows) -> list[dict[str, Any]]:

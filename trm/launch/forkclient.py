@@ -11,10 +11,7 @@ import sys
 
 FOLDER = "TRM_FORK_SERVER"
 """Environment variable: the folder of the servers' sockets. Empty or unset: no server."""
-COMMANDS = {
-    "training": ("train", "evaluate"),
-    "analysis": ("fit", "plot", "report", "table"),
-}
+COMMANDS = {"training": ("train", "evaluate"), "analysis": ("fit", "plot", "report", "table")}
 """What each server runs."""
 READ_AT_IMPORT = (
     "ATEN_", "GOTO_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHON", "TORCH",

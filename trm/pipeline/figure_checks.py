@@ -42,25 +42,17 @@ def check_figure(figure: Figure, points: Sequence[Point], study: str) -> None:
             points = [point for point in points if _has(point, figure.spec.where)]
 
 
-def _flops(config: RunConfig) -> float:
+def _sizes(config: RunConfig) -> tuple[int, int]:
     sizes = shape(config.data)
-    return flops.train_flops(config.model, config.training, sizes.seq_len, sizes.vocab_size)
-
-
-def _parameters(config: RunConfig) -> float:
-    sizes = shape(config.data)
-    return flops.parameters(config.model, sizes.seq_len, sizes.vocab_size)
-
-
-def _depth(config: RunConfig) -> float:
-    model = config.model
-    return model.h_cycles * (model.l_cycles + 1) * model.layers
+    return sizes.seq_len, sizes.vocab_size
 
 
 COMPUTED: dict[str, Callable[[RunConfig], float]] = {
-    "train_flops": _flops,
-    "parameters": _parameters,
-    "effective_depth": _depth,
+    "train_flops": lambda config: flops.train_flops(config.model, config.training, *_sizes(config)),
+    "parameters": lambda config: flops.parameters(config.model, *_sizes(config)),
+    "effective_depth": lambda config: (
+        config.model.h_cycles * (config.model.l_cycles + 1) * config.model.layers
+    ),
 }
 """Derived columns that follow from the configuration of a run."""
 
@@ -68,12 +60,10 @@ COMPUTED: dict[str, Callable[[RunConfig], float]] = {
 def values_at(point: Point, column: str) -> list[Any]:
     """The values of a column at a grid point; empty: they are known after the runs."""
     config, measured = point.runs[0].config, point.evaluation
-    if column == "label":
-        return [point.label]
-    if column == "seed":
-        return [run.config.seed for run in point.runs]
-    if column == "series":
-        return [series_of(point.label)]
+    known: dict[str, list[Any]] = {"label": [point.label], "series": [series_of(point.label)]}
+    known |= {"seed": [run.config.seed for run in point.runs]}
+    if column in known:
+        return known[column]
     if column in (rows := _rows(point))[0]:
         return list(dict.fromkeys(row[column] for row in rows))
     if column in COMPUTED:

@@ -107,9 +107,7 @@ class GcsStore(BucketStore):
         condition = _number(generation)
         try:
             self._patiently(
-                "delete",
-                name,
-                lambda retry: blob.delete(if_generation_match=condition, **self._words(retry)),
+                "delete", name, lambda retry: blob.delete(if_generation_match=condition, **self._words(retry))
             )
         except ObjectMissing:
             return  # perhaps deleted by an attempt whose response was lost

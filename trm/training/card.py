@@ -23,9 +23,8 @@ def write_model(run: Path, out: Path) -> int:
     """
     trained = load_weights(run)
     kept = {f"ema.{name}": tensor for name, tensor in trained.weights("ema").items()}
-    kept |= {name: tensor for name, tensor in trained.tensors.items() if name.startswith("buffers.")}
-    if f"raw.{PUZZLE}" in trained.tensors:
-        kept[f"raw.{PUZZLE}"] = trained.tensors[f"raw.{PUZZLE}"]
+    others = ("buffers.", f"raw.{PUZZLE}")
+    kept |= {name: tensor for name, tensor in trained.tensors.items() if name.startswith(others)}
     data = trained.config.data  # drop local paths; the files' checksums stay
     config = trained.config.model_copy(update={"data": data.model_copy(update={"files": ()})})
     save_weights(out / WEIGHTS, kept, config, trained.meta)

@@ -18,13 +18,7 @@ POOL = 0.5
 
 
 def resample(
-    log_y: Array,
-    group: np.ndarray,
-    count: int,
-    seed: int,
-    *,
-    scaled: bool = True,
-    pool: float = POOL,
+    log_y: Array, group: np.ndarray, count: int, seed: int, *, scaled: bool = True, pool: float = POOL
 ) -> Array:
     """Bootstrap data sets.
 

@@ -229,8 +229,5 @@ def _through_all(log_x: Array, means: Array) -> tuple[Array, bool, dict[str, Any
     ends = np.where(means[0] < means[-1], log_x[0], log_x[-1])
     vertex = np.clip(np.where(np.isnan(vertex), ends, vertex), log_x[0], log_x[-1])
     value = np.exp(bend * vertex**2 + slope * vertex + level_at_0)
-    shape = {
-        "best": value,
-        "parabola": [float(part[0]) for part in (bend, slope, level_at_0)],
-    }
+    shape = {"best": value, "parabola": [float(part[0]) for part in (bend, slope, level_at_0)]}
     return vertex, bool(vertex[0] in (log_x[0], log_x[-1])), shape

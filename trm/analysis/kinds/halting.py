@@ -65,11 +65,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     )
     common.hue_legend(figure, key if len(parts) > 1 else None, shades, dashed=True)
     return common.Drawing(
-        figure,
-        rows,
-        title="When the model stops",
-        caption=f"{caption} {never}",
-        findings=[*found, *halted],
+        figure, rows, title="When the model stops", caption=f"{caption} {never}", findings=[*found, *halted]
     )
 
 

@@ -248,15 +248,7 @@ def findings(laws: Mapping[Any, Law], key: str | None) -> list[Finding]:
             found.append(level("solved", f"{PICKED[name]} {law.whole} attempts", mean, place=place))
         found.append(
             Finding(
-                "prediction",
-                "solved",
-                f"{what}",
-                "",
-                law.predicted.value,
-                bounds,
-                verdict,
-                place,
-                ends=ends,
+                "prediction", "solved", f"{what}", "", law.predicted.value, bounds, verdict, place, ends=ends
             )
         )
         rival = (law.measured.value, law.rival)
