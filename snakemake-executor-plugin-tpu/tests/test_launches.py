@@ -395,7 +395,6 @@ async def test_what_a_killed_runner_leaves_is_ended_before_the_verdict(scene, bu
         task.cancel()
 
 
-@pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="Linux only")
 @pytest.mark.parametrize("earlier", [None, "n1.0"])
 def test_a_rank_that_an_earlier_boot_of_its_host_has_started_is_not_started_again(scene, earlier):
     host, sealed = scene.up(), seal(KEY, {})
@@ -410,6 +409,7 @@ def test_a_rank_that_an_earlier_boot_of_its_host_has_started_is_not_started_agai
     assert (len(scene.started), ended and ended["why"]) == ((0, "restarted") if earlier else (1, None))
 
 
+@pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="Linux only")
 def test_the_kernel_takes_a_job_before_its_runner(tmp_path, monkeypatch):
     monkeypatch.setenv("TPU_HOST_ROOT", str(tmp_path))
     task = files.Task("hungry")

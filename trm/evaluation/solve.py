@@ -228,7 +228,6 @@ def _solutions(geometry: Geometry, questions: np.ndarray) -> list[int]:
     return [int(number) for number in pool.solve(geometry, questions)[1]]
 
 
-@torch.no_grad()
 def solve(
     net: InferenceNetwork,
     geometry: Geometry,
@@ -242,7 +241,7 @@ def solve(
 
     The rules, not the model, decide when to stop: a puzzle is done at its first valid answer. `name`: for progress.
     """
-    count, device = len(questions), net.h_init.device
+    count = len(questions)
     progress = Progress(name, restarts * count, "attempts", every=2.0)
     solved = Solved(
         np.zeros_like(questions),
@@ -252,48 +251,63 @@ def solve(
         np.zeros(count, dtype=bool),
         [],
     )
-    size = net.batch_rows(geometry.cells + net.arch.puzzle_tokens)
-    boxes = DataConfig(box_rows=geometry.box_rows, box_cols=geometry.box_cols)
-    view_steps, puzzle_every = view_settings(net.h_cycles)
-    views = random_views(boxes, view_steps, steps, puzzle_every, VIEW_GUESSES)
     try:
-        for start, symmetry in enumerate(restart_symmetries(boxes, restarts)):
-            left = np.flatnonzero(~solved.right)
-            for first in range(0, len(left), size):
-                batch = left[first : first + size]  # later only those that are not solved yet
-                tokens = torch.from_numpy(questions[batch] + 1).to(device)
-                puzzle = torch.zeros(len(batch), dtype=torch.int32, device=device)
-                states = Pass(net, tokens, puzzle, symmetry, views)
-                history: list[np.ndarray] = []
-                for step in range(1, steps + 1):
-                    logits, halt = states.step()
-                    answers = np.maximum(states.answers(logits).cpu().numpy(), 1) - 1
-                    if batch[0] == 0:
-                        history.append(answers[0])
-                    logit = halt.float().cpu().numpy()
-                    right = keeps_rules(geometry, questions[batch], answers)
-                    better = right | ((step == steps) & (logit > solved.halt_logits[batch]))
-                    better &= ~solved.right[batch]
-                    chosen = batch[better]
-                    solved.answers[chosen], solved.halt_logits[chosen] = answers[better], logit[better]
-                    solved.steps[chosen], solved.starts[chosen] = step, start
-                    solved.right[chosen] = right[better]
-                    if better[0] and batch[0] == 0:
-                        solved.history[:] = history
-                    right_now, tried = int(solved.right.sum()), int((~solved.right[left[:first]]).sum())
-                    done = restarts * right_now + start * (count - right_now) + tried
-                    where = f"step {step} of {steps}, start {start + 1} of {restarts}"
-                    progress.update(done, f", {right_now:,} of {count:,} puzzles solved, {where}")
-                    kept = np.flatnonzero(~solved.right[batch])
-                    if not len(kept):
-                        break
-                    if 2 * len(kept) <= len(batch):
-                        batch = batch[kept]
-                        states.keep(torch.from_numpy(kept).to(device))
+        _search(net, geometry, questions, steps, restarts, progress, solved)
     except KeyboardInterrupt:  # what is solved is not lost
         return solved._replace(stopped=True)
     progress.close(restarts * count)
     return solved
+
+
+@torch.no_grad()
+def _search(
+    net: InferenceNetwork,
+    geometry: Geometry,
+    questions: np.ndarray,
+    steps: int,
+    restarts: int,
+    progress: Progress,
+    solved: Solved,
+) -> None:
+    """Note each puzzle's answer in `solved` as soon as it is right, or the best one of the last steps."""
+    count, device = len(questions), net.h_init.device
+    size = net.batch_rows(geometry.cells + net.arch.puzzle_tokens)
+    boxes = DataConfig(box_rows=geometry.box_rows, box_cols=geometry.box_cols)
+    view_steps, puzzle_every = view_settings(net.h_cycles)
+    views = random_views(boxes, view_steps, steps, puzzle_every, VIEW_GUESSES)
+    for start, symmetry in enumerate(restart_symmetries(boxes, restarts)):
+        left = np.flatnonzero(~solved.right)
+        for first in range(0, len(left), size):
+            batch = left[first : first + size]  # later only those that are not solved yet
+            tokens = torch.from_numpy(questions[batch] + 1).to(device)
+            puzzle = torch.zeros(len(batch), dtype=torch.int32, device=device)
+            states = Pass(net, tokens, puzzle, symmetry, views)
+            history: list[np.ndarray] = []
+            for step in range(1, steps + 1):
+                logits, halt = states.step()
+                answers = np.maximum(states.answers(logits).cpu().numpy(), 1) - 1
+                if batch[0] == 0:
+                    history.append(answers[0])
+                logit = halt.float().cpu().numpy()
+                right = keeps_rules(geometry, questions[batch], answers)
+                better = right | ((step == steps) & (logit > solved.halt_logits[batch]))
+                better &= ~solved.right[batch]
+                chosen = batch[better]
+                solved.answers[chosen], solved.halt_logits[chosen] = answers[better], logit[better]
+                solved.steps[chosen], solved.starts[chosen] = step, start
+                solved.right[chosen] = right[better]
+                if better[0] and batch[0] == 0:
+                    solved.history[:] = history
+                right_now, tried = int(solved.right.sum()), int((~solved.right[left[:first]]).sum())
+                done = restarts * right_now + start * (count - right_now) + tried
+                where = f"step {step} of {steps}, start {start + 1} of {restarts}"
+                progress.update(done, f", {right_now:,} of {count:,} puzzles solved, {where}")
+                kept = np.flatnonzero(~solved.right[batch])
+                if not len(kept):
+                    break
+                if 2 * len(kept) <= len(batch):
+                    batch = batch[kept]
+                    states.keep(torch.from_numpy(kept).to(device))
 
 
 def panels(geometry: Geometry, question: np.ndarray, history: list[np.ndarray], width: int) -> Iterator[str]:
