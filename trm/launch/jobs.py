@@ -7,6 +7,7 @@ its command this way.
 
 import atexit
 import gc
+import inspect
 import os
 import shlex
 import sys
@@ -44,6 +45,8 @@ def ends_snakemake(function: Callable[P, Result]) -> Callable[P, Result]:
         except UserError as error:
             refuse(error)
 
+    # Snakemake asks for it twice a job and function, and to find it out took a tenth of a large dry run
+    asked.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return asked
 
 
@@ -197,6 +200,27 @@ class Jobs:
         files = [self.file(path) for path in self.catalogue.run_files(wildcards.run)[::2]]
         return files if self._repeats() else [ancient(file) for file in files]
 
+    @ends_snakemake
+    def config_of_run(self, wildcards: Any) -> str:
+        return self.catalogue.run_json(wildcards.run)
+
+    @ends_snakemake
+    def config_of_evaluation(self, wildcards: Any) -> str:
+        return self.catalogue.evaluation_json(wildcards.run, wildcards.evaluation)
+
+    @ends_snakemake
+    def threads_of_run(self, wildcards: Any) -> int:
+        return self.plan.threads(wildcards.run)
+
+    @ends_snakemake
+    def launcher_of_run(self, wildcards: Any, output: Any) -> str:
+        return self.plan.launcher(wildcards.run)
+
+    @ends_snakemake
+    def plan_of_run(self, wildcards: Any, output: Any) -> str:
+        """What the job's message says of it."""
+        return self.plan.sentence(wildcards.run)
+
     @property
     def train_options(self) -> Callable[..., list[str]]:
         """Options of `trm train` that its result does not depend on."""
@@ -224,10 +248,12 @@ class Jobs:
         (`max_runtime`): the command stops before it, and another job goes on. Without a limit nothing needs the
         resources of thousands of jobs."""
         if not self.settings.max_runtime:
-            return lambda wildcards, output: options(wildcards)
-        return lambda wildcards, output, resources: [
-            *options(wildcards), "--time-limit", str(resources.runtime)
-        ]  # fmt: skip
+            return ends_snakemake(lambda wildcards, output: options(wildcards))
+        return ends_snakemake(
+            lambda wildcards, output, resources: [
+                *options(wildcards), "--time-limit", str(resources.runtime)
+            ]
+        )  # fmt: skip
 
     def _counts_as_missing(self, path: str) -> None:
         """Have Snakemake make a file whose name is fixed, if it is not the one that the study asks for. Snakemake looks

@@ -15,7 +15,7 @@ rule evaluate:
     resources:
         **study.resources("evaluate"),
     params:
-        evaluation=lambda wildcards: study.catalogue.evaluation_json(wildcards.run, wildcards.evaluation),
+        evaluation=study.config_of_evaluation,
         options=study.evaluate_options,
     message:
         "Evaluation of {wildcards.run}"

@@ -14,14 +14,14 @@ rule train:
         f"{study.settings.logs}/train/{{run}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
-    threads: lambda wildcards: study.plan.threads(wildcards.run)
+    threads: study.threads_of_run
     resources:
         **study.resources("train"),
     params:
-        config=lambda wildcards: study.catalogue.run_json(wildcards.run),
-        launcher=lambda wildcards, output: study.plan.launcher(wildcards.run),
+        config=study.config_of_run,
+        launcher=study.launcher_of_run,
         options=study.train_options,
-        plan=lambda wildcards, output: study.plan.sentence(wildcards.run),
+        plan=study.plan_of_run,
     message:
         "{wildcards.run}: {params.plan}"
     # exec: a signal to the job reaches the training itself, which needs time for its checkpoint
