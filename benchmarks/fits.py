@@ -78,9 +78,9 @@ def coverage(
         samples = resample(log_y, group, refits, index, scaled=scaled, pool=pool)
         found = solve(form, u, samples, delta, np.concatenate([full.phi, starts]), refine=3)
         good = found.phi[found.converged]
-        low, high = percentiles(form.public(good, scale), 0.95)
+        low, high = percentiles(form.public(good, scale))
         hits += (low <= truth.parameters) & (np.array(truth.parameters) <= high)
-        bottom, top = percentiles(form.log_value(good, u), 0.95)
+        bottom, top = percentiles(form.log_value(good, u))
         inside += float(((bottom <= exact) & (exact <= top)).mean())
     parameters = dict(zip(form.parameters, (hits / simulations).tolist()))
     return parameters | {"curve": inside / simulations}

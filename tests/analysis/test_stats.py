@@ -65,7 +65,7 @@ NUMBERS = [
     ("compact", (3e15,), "3P"),
     ("compact", (0.99999e12,), "1T"),  # the prefix changes where three digits do
     ("compact", (999.0e9,), "999G"),
-    ("interval", ((0.1, 0.25),), " [0.1, 0.25]"),
+    ("estimate", (2.0e-4, (1.0e-4, 2.5e-4)), "2 × 10⁻⁴ [10⁻⁴, 2.5 × 10⁻⁴]"),
     ("setting_in_words", ("model.layers", 1), "1 layer"),
     ("value_name", ("adam_atan2",), "Adam-atan2"),
     ("value_name", (50, "data.augmentations"), "51"),  # versions of each puzzle: itself and its copies

@@ -288,6 +288,17 @@ def level(metric: str, subject: str, mean: Mean, why: str = "", **fields: Any) -
     return Finding("level", metric, subject, "", mean.value, mean.bounds, "measured", why=why, **fields)
 
 
+def prediction(
+    metric: str, subject: str, observed: float, predicted: float, bounds: Bounds, place: str = ""
+) -> Finding:
+    """What was measured, held against what `subject` predicts."""
+    verdict: Verdict = "undecided"
+    if bounds:
+        verdict = "supported" if bounds[0] <= observed <= bounds[1] else "contradicted"
+    ends = (observed, predicted)
+    return Finding("prediction", metric, subject, "", predicted, bounds, verdict, place, ends=ends)
+
+
 # a figure's answer ---------------------------------------------------------------------------------------------------
 
 

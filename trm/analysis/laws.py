@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from trm.analysis.findings import Bounds, Finding, Verdict, side
+from trm.analysis.findings import Bounds, Finding, Verdict, prediction, side
 from trm.analysis.labels import label
 from trm.analysis.specs import VARIABLES
 from trm.analysis.words import estimate, goal, measured, noun, number, percent, setting_in_words
@@ -27,14 +27,21 @@ def chosen(group: Group) -> dict[str, Any]:
 
 def floor_shown(group: Group) -> bool:
     """Whether the interval of the floor E stays clear of 0: above 1 % of the lowest mean."""
-    low = ((chosen(group).get("intervals") or {}).get("E") or [0.0])[0]
-    return bool(low > 0.01 * min(group["means"]["y"]))
+    _, bounds = parameter(group, "E")
+    return bounds is not None and bool(bounds[0] > 0.01 * min(group["means"]["y"]))
 
 
-def slope(form: Mapping[str, Any], key: str = "a") -> tuple[float, Bounds]:
-    """An exponent with the sign of the slope, and its interval."""
+def parameter(group: Group, key: str) -> tuple[float, Bounds]:
+    """A parameter of the form shown, and its interval."""
+    form = chosen(group)
     bounds = (form.get("intervals") or {}).get(key)
-    return -form["parameters"][key], None if bounds is None or None in bounds else (-bounds[1], -bounds[0])
+    return form["parameters"][key], bounds and (bounds[0], bounds[1])
+
+
+def slope(group: Group, key: str = "a") -> tuple[float, Bounds]:
+    """An exponent with the sign of the slope, and its interval."""
+    value, bounds = parameter(group, key)
+    return -value, None if bounds is None or None in bounds else (-bounds[1], -bounds[0])
 
 
 def findings_of_fit(fit: Fit) -> list[Finding]:
@@ -65,20 +72,15 @@ def law_findings(group: Group, x: str, y: str = "error", where: str = "") -> lis
     across = f"between {number(low)} and {number(high)} {unit if unit and unit not in over else over}"
     ends = (values[0], values[-1])
     if group["chosen"] == "constant":
-        bounds = (form.get("intervals") or {}).get("E")
-        level = form["parameters"]["E"]
-        return [Finding("change", y, over, across, level, bounds and tuple(bounds), ends=ends, place=where)]
+        return [Finding("change", y, over, across, *parameter(group, "E"), ends=ends, place=where)]
     if group["doubts"]:
         value, bounds, verdict = _fall(group)
         why = "; ".join(group["doubts"])
         return [Finding("change", y, over, across, value, bounds, verdict, where, why, ends=ends)]
-    found = [Finding("power", y, over, "", *slope(form), "supported", where, ends=ends)]
+    found = [Finding("power", y, over, "", *slope(group), "supported", where, ends=ends)]
     if group["chosen"] == "power_law_floor" and floor_shown(group):
-        bounds = (form.get("intervals") or {}).get("E")
-        level = form["parameters"]["E"]
-        found.append(
-            Finding("level", y, "unlimited " + over, "", level, bounds and tuple(bounds), "measured", where)
-        )
+        floor = parameter(group, "E")
+        found.append(Finding("level", y, "unlimited " + over, "", *floor, "measured", where))
     if out := form.get("held_out"):
         found.append(predicted(y, out, where))
     if target := form.get("target"):
@@ -101,12 +103,7 @@ def _price(x: str, target: Mapping[str, Any], where: str) -> Finding:
 def predicted(y: str, out: Mapping[str, Any], where: str = "") -> Finding:
     """The largest point held against what a fit of the others predicts for it."""
     bounds = out["interval"] and (out["interval"][0], out["interval"][1])
-    verdict: Verdict = "undecided"
-    if bounds:
-        verdict = "supported" if bounds[0] <= out["observed"] <= bounds[1] else "contradicted"
-    ends = (out["observed"], out["predicted"])
-    name = "all points but the largest"
-    return Finding("prediction", y, name, "", out["predicted"], bounds, verdict, where, ends=ends)
+    return prediction(y, "all points but the largest", out["observed"], out["predicted"], bounds, where)
 
 
 def _fall(group: Group) -> tuple[float, Bounds, Verdict]:
@@ -136,15 +133,12 @@ def _two(group: Group, spec: Mapping[str, Any]) -> list[Finding]:
     names = [noun(spec["x"]), noun(spec["second"])] if joint else ["the effective number of puzzles"]
     if not supported(group):
         return [Finding("change", spec["y"], " and ".join(names), why=why_not(group))]
-    form = chosen(group)
     found = [
-        Finding("power", spec["y"], name, "", *slope(form, key), "supported")
+        Finding("power", spec["y"], name, "", *slope(group, key), "supported")
         for name, key in zip(names, ("a", "b"))
     ]
     if not joint:
-        bounds = (form.get("intervals") or {}).get("R*")
-        worth = form["parameters"]["R*"]
-        found.append(Finding("level", "copies_worth", "", "", worth, bounds and tuple(bounds), "measured"))
+        found.append(Finding("level", "copies_worth", "", "", *parameter(group, "R*"), "measured"))
     return found
 
 
@@ -154,10 +148,7 @@ def _critical(group: Group, spec: Mapping[str, Any], where: str) -> Finding:
     place = f"{where}, {target}" if where else target
     if why := why_not(group):
         return Finding("level", "critical_batch", "", why=why, place=place)
-    form = chosen(group)
-    bounds = (form.get("intervals") or {}).get("B*")
-    value = form["parameters"]["B*"]
-    return Finding("level", "critical_batch", "", "", value, bounds and tuple(bounds), "measured", place)
+    return Finding("level", "critical_batch", "", "", *parameter(group, "B*"), "measured", place)
 
 
 def followed(group: Group, key: str = "x") -> bool:

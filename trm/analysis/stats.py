@@ -12,6 +12,8 @@ from scipy import optimize, stats
 
 LEVEL = 0.95
 """Level of every interval."""
+POWER = 0.8
+"""Probability with which a comparison would have shown a difference that is called detectable."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,11 @@ def share(values: np.ndarray | pd.Series | list[float], puzzles: float) -> Mean:
     return Mean(seeds.value, (seeds.value - below, seeds.value + above), seeds.n).clipped(0.0, 1.0)
 
 
-def percentiles(values: np.ndarray, level: float = LEVEL) -> np.ndarray:
+def percentiles(values: np.ndarray) -> np.ndarray:
     """Percentile interval over the first axis: [2, ...]; NaN if there is none."""
     if not len(values):
         return np.full((2, *values.shape[1:]), np.nan)
-    tail = 50 * (1 - level)
+    tail = 50 * (1 - LEVEL)
     return np.asarray(np.percentile(values, [tail, 100 - tail], axis=0))
 
 
@@ -154,8 +156,8 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def detectable(differences: Sequence[Mean], tests: int = 0, power: float = 0.8) -> float | None:
-    """The smallest true difference that the typical comparison would have shown with probability `power`.
+def detectable(differences: Sequence[Mean], tests: int = 0) -> float | None:
+    """The smallest true difference that the typical comparison would have shown with probability POWER.
 
     By the noncentral t distribution of n - 1 degrees. The standard deviation of paired differences is pooled over the
     comparisons, and alpha is divided by their number, or by `tests` if others are tested with them (Bonferroni,
@@ -167,7 +169,7 @@ def detectable(differences: Sequence[Mean], tests: int = 0, power: float = 0.8) 
     n = min(n for n, _ in known)
     errors = [half / student(n - 1) for n, half in known]
     limit = stats.t.ppf(1 - (1 - LEVEL) / max(tests, len(known)) / 2, n - 1)
-    size = optimize.brentq(lambda at: stats.nct.sf(limit, n - 1, at) - power, 0.0, 10 * limit + 10)
+    size = optimize.brentq(lambda at: stats.nct.sf(limit, n - 1, at) - POWER, 0.0, 10 * limit + 10)
     return float(size * np.sqrt(np.mean(np.square(errors))))
 
 

@@ -66,7 +66,7 @@ def estimate(value: float, bounds: Sequence[float | None] | None = None) -> str:
     """Two significant digits; the interval has the decimals of the value: `1.7 [1.5, 2.0]`, `82 [58, 111]`."""
     known = [abs(bound) for bound in bounds or () if bound is not None and math.isfinite(bound)]
     if not known or not 1e-3 <= abs(value) < 1e6 or max(known) >= 1e7:
-        return number(value, 2) + interval(bounds)
+        return number(value, 2) + _ends(bounds, lambda end: number(end, 2))
     places = max(0, 1 - math.floor(math.log10(abs(value))))
     return _true_minus(f"{value:,.{places}f}") + _bracket(bounds, 1, places)
 
@@ -143,22 +143,17 @@ def compact(value: float) -> str:
     return f"{value:.3g}"
 
 
-def memory(size: float | None, digits: int = 3) -> str:
+def memory(size: float | None) -> str:
     """Bytes in binary units."""
     if size is None or not math.isfinite(size):
         return "–"
     if size < 0:
-        return "−" + memory(-size, digits)
+        return "−" + memory(-size)
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
-            return f"{number(size, digits)} {unit}"
+            return f"{number(size)} {unit}"
         size /= 1024
-    return f"{number(size, digits)} GiB"
-
-
-def interval(bounds: Sequence[float | None] | None, digits: int = 2) -> str:
-    """`_ends` with significant digits."""
-    return _ends(bounds, lambda end: number(end, digits))
+    return f"{number(size)} GiB"
 
 
 def value_name(value: Any, column: str = "") -> str:

@@ -266,16 +266,12 @@ def heading(axes: Axes, title: str, lines: str = "") -> None:
         note(axes, lines, (0, 1), (0, 4), **style)
 
 
-def aligned_headings(headings: Sequence[tuple[Axes, str, str]]) -> None:
-    """Headings (axes, title, lines) whose titles begin at one height in each row of panels."""
-    for axes, title, lines in headings:
+def aligned_headings(headings: Sequence[tuple[Axes, str]]) -> None:
+    """Headings (axes, title) that begin at one height in each row of panels."""
+    for axes, title in headings:
         top = axes.get_position().y1
-        row = [texts for other, *texts in headings if other.get_position().y1 == top]
-        most = [max(text.count("\n") for text in texts) for texts in zip(*row, strict=True)]
-        title, lines = (
-            text + "\n" * (m - text.count("\n")) for text, m in zip((title, lines), most, strict=True)
-        )
-        heading(axes, title, lines)
+        most = max(text.count("\n") for other, text in headings if other.get_position().y1 == top)
+        heading(axes, title + "\n" * (most - title.count("\n")))
 
 
 def note(

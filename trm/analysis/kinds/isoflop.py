@@ -171,24 +171,19 @@ def growth(
             axes.plot([item["second"]] * 2, item[f"{key}_interval"], color=colour, linewidth=1.1, zorder=4)
         last = bool(out) and item is inside[-1]
         diamond(axes, item["second"], item[key], colour, hollow=item["edge"] or last)
-    if law and out:
-        fitted = inside[:-1]
+    claimed = followed(group, key)
+    if out or claimed:
+        fitted = inside[:-1] if out else inside
         at = np.log([item["second"] for item in fitted])
         line = np.polyfit(at, np.log([item[key] for item in fitted]), 1)
+        dotted: dict[str, Any] = {"color": colour, "linestyle": ":", "linewidth": 1.3, "zorder": 3}
+        own = dotted | {"linestyle": "-", "linewidth": 1.1} if claimed else dotted
+        axes.plot(np.exp(at), np.exp(np.polyval(line, at)), **own)
+    if out:
         far = np.array([at[-1], np.log(out["second"])])
-        claimed: dict[str, Any] = (
-            {"linewidth": 1.1} if followed(group, key) else {"linewidth": 1.3, "linestyle": ":"}
-        )
-        axes.plot(np.exp(at), np.exp(np.polyval(line, at)), color=colour, zorder=3, **claimed)
-        axes.plot(
-            np.exp(far), np.exp(np.polyval(line, far)), color=colour, linestyle=":", linewidth=1.3, zorder=3
-        )
+        axes.plot(np.exp(far), np.exp(np.polyval(line, far)), **dotted)
         if out["interval"]:
             width: dict[str, Any] = {"linewidth": 5, "alpha": 0.22, "solid_capstyle": "butt", "zorder": 2}
             axes.plot([out["second"]] * 2, out["interval"], color=colour, **width)
-    elif followed(group, key):
-        at = np.log([item["second"] for item in inside])
-        line = np.polyfit(at, np.log([item[key] for item in inside]), 1)
-        axes.plot(np.exp(at), np.exp(np.polyval(line, at)), color=colour, linewidth=1.1, zorder=3)
     common.axis_scale(axes, "x", label(over), np.array([item["second"] for item in optima]), log=True)
     common.axis_scale(axes, "y", label(column), np.array([item[key] for item in optima]), log=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.findings import Finding, Verdict, level
+from trm.analysis.findings import Finding, level, prediction
 from trm.analysis.labels import Label, label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure
@@ -143,7 +143,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     panel(axes[0], laws, key, named=not key)
     _choosers(axes[1], laws, key)
     titles = (common.wrap(message(laws, key), 40), "Which attempt is chosen")
-    common.aligned_headings([(axis, title, "") for axis, title in zip(axes, titles)])
+    common.aligned_headings([*zip(axes, titles)])
     common.hue_legend(figure, key, common.colours(list(laws)))
     few = next(iter(laws.values())).few
     return common.Drawing(
@@ -237,25 +237,13 @@ def findings(laws: Mapping[Any, Law], key: str | None) -> list[Finding]:
     found = []
     for value, law in laws.items():
         place = setting_in_words(key, value) if key else ""
-        what = count(law.few, "attempt")
-        inside = (
-            law.predicted.bounds and law.predicted.bounds[0] <= law.measured.value <= law.predicted.bounds[1]
-        )
-        verdict: Verdict = "undecided" if inside is None else "supported" if inside else "contradicted"
-        ends = (law.measured.value, law.predicted.value)
-        bounds = law.predicted.bounds
+        what, measured = count(law.few, "attempt"), law.measured.value
         for name, mean in law.chosen.items():
             found.append(level("solved", f"{PICKED[name]} {law.whole} attempts", mean, place=place))
-        found.append(
-            Finding(
-                "prediction", "solved", f"{what}", "", law.predicted.value, bounds, verdict, place, ends=ends
-            )
-        )
-        rival = (law.measured.value, law.rival)
+        own = law.predicted
+        found.append(prediction("solved", what, measured, own.value, own.bounds, place))
         name = f"equal shares of the rest, from {what},"
-        found.append(
-            Finding("prediction", "solved", name, "", law.rival, None, "undecided", place, ends=rival)
-        )
+        found.append(prediction("solved", name, measured, law.rival, None, place))
         found.append(level("restart_rate", "", law.rate, place=place))
         found.append(level("restart_correlation", "", law.correlation, place=place))
     return found

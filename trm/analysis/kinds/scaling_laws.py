@@ -102,9 +102,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             drawn = _SHOW[cell[0].show](axis, cell, tables, fits)
         except UserError as error:
             common.absent(axis, str(error))
-            headings.append((axis, common.plain(mark + (cell[0].title or cell[0].experiment)), ""))
+            headings.append((axis, common.plain(mark + (cell[0].title or cell[0].experiment))))
             continue
-        headings.append((axis, mark + (common.plain(cell[0].title) if cell[0].title else drawn.title), ""))
+        headings.append((axis, mark + (common.plain(cell[0].title) if cell[0].title else drawn.title)))
         shown.append(drawn)
     _one_scale(cells, list(np.ravel(axes)))
     common.aligned_headings(headings)

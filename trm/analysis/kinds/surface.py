@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from trm.analysis.kinds import law
 from trm.analysis.labels import label
-from trm.analysis.laws import Group, chosen, findings_of_fit, floor_shown, supported, why_not
+from trm.analysis.laws import Group, chosen, findings_of_fit, floor_shown, parameter, supported, why_not
 from trm.analysis.lazy import Table, common, np
 from trm.analysis.specs import VARIABLES, Figure, FitSpec, Surface
 from trm.analysis.words import estimate, measured
@@ -103,9 +103,8 @@ def _parameters(group: Group, look: Look) -> str:
     """The formula and its parameters, or why no law is claimed."""
     if not supported(group):
         return common.wrap("no law: " + why_not(group), 72)
-    values, bounds = chosen(group)["parameters"], chosen(group).get("intervals") or {}
-    parts = [f"{key} = {estimate(values[key], bounds.get(key))}" for key in look.exponents]
+    parts = [f"{key} = {estimate(*parameter(group, key))}" for key in look.exponents]
     floor = "E not established (its interval includes 0)"
     if floor_shown(group):
-        floor = f"E = {measured('error', values['E'], bounds.get('E'))}"
+        floor = f"E = {measured('error', *parameter(group, 'E'))}"
     return f"{look.formula}\n" + ",  ".join([*parts, floor])

@@ -82,15 +82,13 @@ def _level(check: Check, table: Table) -> Verdict:
         return Verdict("undecided", f"{shown}, one seed")
     if mean.bounds is None:
         return Verdict("undecided", f"{shown}, {mean.n} equal values")
-    states: list[State] = []
+    sides: list[Verdict] = []
     for bound, sign in ((check.above, 1), (check.below, -1)):
         if bound is not None:
             low, high = sorted(sign * (end - bound) for end in mean.bounds)
-            states.append("supported" if low > 0 else "contradicted" if high < 0 else "undecided")
-    for state in ("contradicted", "undecided", "supported"):
-        if state in states:
-            return Verdict(state, shown)
-    return Verdict("not tested", shown)
+            state: State = "supported" if low > 0 else "contradicted" if high < 0 else "undecided"
+            sides.append(Verdict(state, ""))
+    return Verdict(_all(sides).state, shown)
 
 
 def _bound(metric: str, value: float) -> str:
