@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from trm.analysis.origin import is_current
 from trm.analysis.specs import Check
 from trm.analysis.words import point_name
@@ -25,7 +23,7 @@ from trm.study.fingerprint import digest
 from trm.study.grid import load_study
 from trm.study.horizon import too_short
 from trm.study.points import ResolvedExperiment, Run, Study
-from trm.study.reading import error_sentence
+from trm.study.reading import validated
 from trm.study.schema import DataConfig
 from trm.study.tasks import NO_SYMMETRIES, no_guesses, spec_of
 
@@ -161,12 +159,7 @@ def open_project(config: dict[str, Any], storage: Any = None, dryrun: bool = Fal
 def check_expectations(experiment: ResolvedExperiment, where: str) -> None:
     """Refuse an `expects` that the report could not decide. UserError: names the experiment and the key."""
     for fields in experiment.definition.expects:
-        try:
-            Check.model_validate(fields)
-        except ValidationError as error:
-            raise UserError(
-                f"{where}: experiment {experiment.name}: expects: {error_sentence(error, Check)}"
-            ) from error
+        validated(Check, fields, f"{where}: experiment {experiment.name}: expects")
 
 
 def check_sizes(experiment: ResolvedExperiment, where: str) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from trm.errors import UserError
 from trm.study import flops
@@ -79,21 +79,20 @@ class Estimate:
 
 def read_hardware(path: str | Path, name: str) -> Hardware:
     """One entry of config/hardware.yaml. UserError: the file or the entry is missing or malformed."""
-    from trm.study.reading import error_sentence, read_yaml  # PyYAML, which estimates of memory do without
+    from trm.study.reading import read_yaml, validated  # PyYAML, which estimates of memory do without
 
     try:
         entries: dict[str, Any] = read_yaml(
             path, "name a readable file: it holds the speeds that the plan uses"
         )
-        return Hardware.model_validate(entries[name])
+        entry = entries[name]
     except (KeyError, TypeError):
         if not isinstance(entries, dict):
             raise UserError(f"{path}: must be a mapping from names to machines") from None
         raise UserError(
             f"{path}: no entry {name!r}; the scale's `hardware` must be one of {', '.join(entries)}"
         ) from None
-    except ValidationError as error:
-        raise UserError(f"{path}: {name}: {error_sentence(error, Hardware)}") from error
+    return validated(Hardware, entry, f"{path}: {name}")
 
 
 def estimate(config: RunConfig, hardware: Hardware) -> Estimate:

@@ -15,7 +15,7 @@ from trm.study.fingerprint import canonical_json, run_names
 from trm.study.input_files import fill_variables, with_checksums
 from trm.study.merge import LENGTHS, Flat, check_key, flatten, merge_layers, nearest, resolve, sections
 from trm.study.points import Point, ResolvedExperiment, Run, Study
-from trm.study.reading import NO_FORMULA, error_sentence, first_error, read_with_lines
+from trm.study.reading import NO_FORMULA, error_sentence, first_error, read_with_lines, validated
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 from trm.study.text import count
 
@@ -168,10 +168,7 @@ def _recipe(flat: Flat, where: str) -> Flat:
 
 def _runtime(scale: Scale, changes: dict[str, Any], where: str) -> RuntimeConfig:
     """The scale's `runtime` with other values (`--set runtime.evals=16`), which are not part of any identity."""
-    try:
-        return RuntimeConfig.model_validate(scale.runtime.model_dump() | changes)
-    except ValidationError as error:
-        raise UserError(f"{where}: {error_sentence(error, RuntimeConfig)}") from error
+    return validated(RuntimeConfig, scale.runtime.model_dump() | changes, where)
 
 
 def _resolve_experiment(
@@ -261,14 +258,8 @@ def typed(flat: Flat, seed: Any, where: str, label: str = "") -> tuple[RunConfig
     """
     run, place = sections(resolve(flat, where)), f"{where}, point {label}" if label else where
     measured = run.pop("evaluation")
-    try:
-        config = RunConfig.model_validate({**run, "seed": seed})
-    except ValidationError as error:
-        raise UserError(f"{place}: {error_sentence(error, RunConfig)}") from error
-    try:
-        return config, EvaluationConfig.model_validate(measured)
-    except ValidationError as error:
-        raise UserError(f"{place}: evaluation: {error_sentence(error, EvaluationConfig)}") from error
+    config = validated(RunConfig, {**run, "seed": seed}, place)
+    return config, validated(EvaluationConfig, measured, f"{place}: evaluation")
 
 
 def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -> Point:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from trm.errors import UserError
 from trm.io import json_argument
 from trm.study.merge import nearest
 
 Value = TypeVar("Value")
+Model = TypeVar("Model", bound=BaseModel)
 Lines = dict[tuple[str, ...], int]
 """Keys, outermost first, and the line in which the last one stands."""
 NO_FORMULA = "$ begins a formula in figures: write USD, or leave it out"
@@ -227,6 +228,14 @@ def _siblings(model: Any, location: tuple[Any, ...]) -> list[str]:
         arguments = [item for item in getattr(annotation, "__args__", ()) if hasattr(item, "model_fields")]
         model = arguments[-1] if arguments else annotation
     return list(getattr(model, "model_fields", {}))
+
+
+def validated(model: type[Model], values: Any, where: str) -> Model:
+    """Values as a typed configuration. Raises UserError with `where`, the key and the reason."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise UserError(f"{where}: {error_sentence(error, model)}") from error
 
 
 def parse(kind: type[Value] | TypeAdapter[Value], value: Any, name: str) -> Value:
