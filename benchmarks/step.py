@@ -71,16 +71,14 @@ def matmul_ceiling(precision: str, backend: Backend) -> float:
 def their_step(
     run: RunConfig, cells: int, vocab: int, backend: Backend, kind: str, options: dict[str, Any]
 ) -> tuple[Callable[[], None], EagerTRM]:
-    """The same for a baseline: `eager`, or through torch.compile with `options` (`stack`: its block stack,
-    `whole`: its whole forward pass)."""
+    """The same for a baseline: `eager`, or with its block stack through torch.compile with `options`."""
     dtype = backend.precision(run.training.precision).forward
     with torch.device(backend.device):
         net = EagerTRM(run.model, cells, vocab, 1, dtype)
         for parameter in net.parameters():
             torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
         if kind != "eager":
-            part = "forward" if kind == "whole" else "stack"
-            setattr(net, part, torch.compile(getattr(net, part), dynamic=False, **options))
+            net.stack = torch.compile(net.stack, dynamic=False, **options)
         trainer = EagerTrainer(net, run.training, run.training.batch_size, cells)
     inputs, labels = (backend.place(t).long() for t in random_rows(run.training.batch_size, cells, vocab))
     ids = torch.zeros(len(inputs), dtype=torch.long, device=backend.device)

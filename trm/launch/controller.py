@@ -72,7 +72,7 @@ class Controller(logging.Filter):
             if not (output.printshellcmds or output.verbose):
                 # like `-n --quiet`: counts instead of every job (394 lines for the shipped study)
                 output.quiet = {Quietness.RULES, Quietness.PROGRESS}
-            atexit.register(self._announce, snakemake)
+            atexit.register(lambda: plan.announce(project, snakemake, self._failed))
         else:
             signal.signal(signal.SIGINT, self._interrupt)
         self._dryrun = output.dryrun
@@ -149,9 +149,6 @@ class Controller(logging.Filter):
         if wanted and snakemake.local_exec and not snakemake.deployment_settings.deployment_method:
             with suppress(OSError):  # no folder for temporary files: jobs run by themselves
                 atexit.register(forkserver.Servers(self._project.study.scale.threads).close)
-
-    def _announce(self, snakemake: Any) -> None:
-        plan.announce(self._project, snakemake, self._failed)
 
     def _interrupt(self, number: int, frame: Any) -> None:
         again = self._interrupted and time.monotonic() - self._interrupted_at < ONE_REQUEST
