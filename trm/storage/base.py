@@ -303,6 +303,17 @@ class BucketStore(Store):
         except Exception as error:
             raise self._explain(error, action, name) from error
 
+    def _in_attempts(self, transfer: Callable[[], Result], again: Callable[[Exception], bool]) -> Result:
+        """The result of a transfer, which starts anew after an error of which `again` says so."""
+        for _ in range(1, ATTEMPTS):
+            try:
+                return transfer()
+            except Exception as error:
+                if not again(error):
+                    raise
+                self._before_retry(error)
+        return transfer()
+
     # errors that all buckets have in common
 
     def _missing(self, name: str) -> ObjectMissing:

@@ -139,37 +139,29 @@ class GcsStore(BucketStore):
                     raise
             return self._info(blob)
 
-        def restarted(retry: Retry) -> ObjectInfo:
-            for attempt in range(1, ATTEMPTS + 1):
-                try:
-                    info: ObjectInfo = retry(lambda: upload(retry))()
-                    return info
-                except Exception as error:
-                    lost = isinstance(error, api.GoogleAPICallError) and error.code in LOST_SESSION_CODES
-                    again = isinstance(error, DataCorruption) or (lost and not self._bucket_missing(error))
-                    if not again or attempt == ATTEMPTS:
-                        raise
-                    self._before_retry(error)
-            raise AssertionError("unreachable: the loop returns or raises")
+        def again(error: Exception) -> bool:
+            lost = isinstance(error, api.GoogleAPICallError) and error.code in LOST_SESSION_CODES
+            return isinstance(error, DataCorruption) or (lost and not self._bucket_missing(error))
 
         seconds = min(SESSION_SECONDS, 60 * self.patience.minutes / ATTEMPTS)
-        return self._patiently("write", name, restarted)
+
+        def attempts(retry: Retry) -> ObjectInfo:
+            request: Callable[[], ObjectInfo] = retry(lambda: upload(retry))
+            return self._in_attempts(request, again)
+
+        return self._patiently("write", name, attempts)
 
     def _read(self, name: str, out: BinaryIO) -> None:
         def download(retry: Retry) -> None:
-            for attempt in range(1, ATTEMPTS + 1):
-                out.seek(0)
-                out.truncate()
-                blob = self._bucket().blob(self._key(name))
-                try:
-                    blob.download_to_file(out, checksum="crc32c", raw_download=True, **self._words(retry))
-                    return
-                except DataCorruption as error:
-                    if attempt == ATTEMPTS:
-                        raise
-                    self._before_retry(error)
+            out.seek(0)
+            out.truncate()
+            blob = self._bucket().blob(self._key(name))
+            blob.download_to_file(out, checksum="crc32c", raw_download=True, **self._words(retry))
 
-        self._patiently("read", name, download)
+        def damaged(error: Exception) -> bool:
+            return isinstance(error, DataCorruption)
+
+        self._patiently("read", name, lambda retry: self._in_attempts(lambda: download(retry), damaged))
 
     def _words(self, retry: Callable[..., Any] | None) -> dict[str, Any]:
         """What every call of the library gets: our retry, and seconds to connect and of silence."""

@@ -26,7 +26,6 @@ from botocore.config import Config
 
 from trm.storage.base import (
     ABSENT,
-    ATTEMPTS,
     TRANSIENT_CODES,
     AccessDenied,
     BucketMissing,
@@ -134,26 +133,23 @@ class S3Store(BucketStore):
 
     def _read(self, name: str, out: BinaryIO) -> None:
         def download() -> None:
-            for attempt in range(1, ATTEMPTS + 1):
-                out.seek(0)
-                out.truncate()
-                try:
-                    found = self._client().get_object(Bucket=self.bucket, Key=self._key(name))
-                    digest = hashlib.md5(usedforsecurity=False)
-                    # a body's own `with` gives the stream below it, which verifies neither length nor checksum
-                    with closing(found["Body"]) as body:
-                        while piece := body.read(1 << 20):
-                            out.write(piece)
-                            digest.update(piece)
-                    # not every server sends a checksum
-                    if _tells_md5(found) and found["ETag"].strip('"') != digest.hexdigest():
-                        raise aws.FlexibleChecksumError(error_msg=f"{self.url(name)} arrived damaged")
-                    return
-                except aws.FlexibleChecksumError:
-                    if attempt == ATTEMPTS:
-                        raise
+            out.seek(0)
+            out.truncate()
+            found = self._client().get_object(Bucket=self.bucket, Key=self._key(name))
+            digest = hashlib.md5(usedforsecurity=False)
+            # a body's own `with` gives the stream below it, which verifies neither length nor checksum
+            with closing(found["Body"]) as body:
+                while piece := body.read(1 << 20):
+                    out.write(piece)
+                    digest.update(piece)
+            # not every server sends a checksum
+            if _tells_md5(found) and found["ETag"].strip('"') != digest.hexdigest():
+                raise aws.FlexibleChecksumError(error_msg=f"{self.url(name)} arrived damaged")
 
-        self._patiently("read", name, lambda retry: retry(download)())
+        def damaged(error: Exception) -> bool:
+            return isinstance(error, aws.FlexibleChecksumError)
+
+        self._patiently("read", name, lambda retry: retry(lambda: self._in_attempts(download, damaged))())
 
     def _client(self) -> Any:
         with self._lock:  # a client may be shared by threads, but not created by several at once
