@@ -145,10 +145,10 @@ def test_infinite_losses_are_seen_in_a_history_of_many_columns(tmp_path: Path) -
 
 def test_where_a_curve_first_reaches_a_target() -> None:
     history = pd.DataFrame({"step": [10, 20, 30, 40], "eval/exact_accuracy": [0.2, None, 0.6, 0.9]})
-    assert first_reach(history, 0.4) == pytest.approx(20.0)
-    assert first_reach(history, 0.1) == 10.0
-    assert first_reach(history, 0.95) is None
-    assert first_reach(history, 0.4, metric="eval/none") is None
+    assert first_reach(history, 0.4, "step") == pytest.approx(20.0)
+    assert first_reach(history, 0.1, "step") == 10.0
+    assert first_reach(history, 0.95, "step") is None
+    assert first_reach(history[["step"]], 0.4, "step") is None
 
 
 NO_POLICY = '{"evaluation": {}, "config": {}, "results": [{"split": "test"}]}'

@@ -10,19 +10,13 @@ from trm.data import rng
 from trm.data.dataset import Meta, load
 from trm.model.act import Rows
 from trm.tasks import task_of
+from trm.tasks.base import moved
 from trm.tasks.maze.maze import examine
 from trm.tasks.sudoku.geometry import Geometry, broken_rule, sudoku_maps
 from trm.tasks.sudoku.kernels import solve_batch
 from trm.tasks.sudoku.pool import solve
 from trm.tasks.sudoku.task import SudokuAugmenter
 from trm.training.step import Batch, transformed
-
-
-def apply_numpy(rows: np.ndarray, token_map: np.ndarray, cell_map: np.ndarray) -> np.ndarray:
-    """Augmented rows, uint8 [b, cells], of rows uint8 [b, cells]."""
-    moved = np.take_along_axis(rows, cell_map.astype(np.int64), axis=1)
-    return np.take_along_axis(token_map, moved.astype(np.int64), axis=1)
-
 
 SHAPES = st.sampled_from([(2, 2), (2, 3), (3, 2), (3, 3), (2, 4), (4, 4), (3, 5)])
 
@@ -60,9 +54,7 @@ def test_copies_are_pure_and_the_first_is_the_original(set_4x4):
     order = rng.shuffled(5, 160)
     again = task_of(train.meta.task).augmenter(train).maps(puzzles[order], copies[order])
     assert all((one == other[order]).all() for one, other in zip(again, (tokens, cells)))
-    questions, answers = (
-        apply_numpy(grids[puzzles], tokens, cells) for grids in (train.inputs, train.labels)
-    )
+    questions, answers = (moved(grids[puzzles], (tokens, cells)) for grids in (train.inputs, train.labels))
     assert not broken_rule(Geometry(2, 2), answers - 1).any()
     solved, solutions, _ = solve(Geometry(2, 2), questions - 1)
     assert (solutions == 1).all()
@@ -81,16 +73,14 @@ def test_torch_and_numpy_agree(set_4x4, mazes, kind):
     originals = Rows(*map(torch.from_numpy, (train.inputs, train.labels, nothing[: train.puzzles])))
     rows = transformed(originals, Batch(*map(torch.from_numpy, (puzzles, *maps, nothing))))
     for ours, grids in ((rows.inputs, train.inputs), (rows.labels, train.labels)):
-        assert (ours.numpy() == apply_numpy(grids[puzzles], *maps)).all()
+        assert (ours.numpy() == moved(grids[puzzles], maps)).all()
 
 
 def test_mazes_have_eight_forms(mazes):
     train = load(mazes, "train")
-    tokens, cells = task_of(train.meta.task).augmenter(train).maps(np.zeros(8, dtype=int), np.arange(8))
-    assert len({row.tobytes() for row in cells}) == 8
-    questions, answers = (
-        apply_numpy(grids[[0] * 8], tokens, cells) for grids in (train.inputs, train.labels)
-    )
+    maps = task_of(train.meta.task).augmenter(train).maps(np.zeros(8, dtype=int), np.arange(8))
+    assert len({row.tobytes() for row in maps[1]}) == 8
+    questions, answers = (moved(grids[[0] * 8], maps) for grids in (train.inputs, train.labels))
     faults, lengths, _ = examine(8, questions, answers)
     assert not faults.any()
     assert len(set(lengths.tolist())) == 1

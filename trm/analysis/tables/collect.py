@@ -221,7 +221,7 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
     }
     for target in TARGETS:
         for name, axis in (("steps", "step"), ("seconds", "seconds"), ("flops", "flops")):
-            columns[f"{name}_to_{target}"] = first_reach(history, target / 100, axis=axis)
+            columns[f"{name}_to_{target}"] = first_reach(history, target / 100, axis)
     tail = history.tail(max(2, len(history) // 10))
     for name, source in (("loss_variance", "train/loss"), ("grad_norm_variance", "train/grad_norm")):
         values = tail[source].dropna().to_numpy(float) if source in tail else np.empty(0)
@@ -232,23 +232,20 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
     return columns
 
 
-def first_reach(
-    history: pd.DataFrame, target: float, metric: str = "eval/exact_accuracy", axis: str = "step"
-) -> float | None:
-    """Where a history first reaches `target`, linear between two measurements.
+def first_reach(history: pd.DataFrame, target: float, axis: str) -> float | None:
+    """Where a history first reaches the validation accuracy `target`, linear between two measurements.
 
     Args:
         history: one run's rows, rising in `axis`.
-        target: value of `metric` to reach.
-        metric: column of shares.
+        target: a share.
         axis: column that is read off (step, rows, seconds).
 
     Returns:
         The place in units of `axis`; None if it is never reached or never measured.
     """
-    if metric not in history:
+    if "eval/exact_accuracy" not in history:
         return None
-    place, value = (history[name].to_numpy(float) for name in (axis, metric))
+    place, value = (history[name].to_numpy(float) for name in (axis, "eval/exact_accuracy"))
     place, value = (column[~np.isnan(place + value)] for column in (place, value))
     above = np.flatnonzero(value >= target)
     if not len(above):

@@ -85,9 +85,9 @@ class CheckpointFolder:
         (self.folder(step) / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(self.folder(step), ignore_errors=True)
 
-    def unfinished(self) -> list[int]:
-        """Steps with a folder but no manifest, oldest first: left by a process that was killed while saving."""
-        return sorted({int(path.name.split("-")[1]) for path in self.root.glob("step-*")} - set(self.steps()))
+    def started(self) -> list[int]:
+        """Steps with a folder, oldest first; those without a manifest were left by a process that was killed."""
+        return sorted(int(path.name.split("-")[1]) for path in self.root.glob("step-*"))
 
     def tidy(self) -> None:
         """Remove temporary files of killed processes; no other process may be writing here."""
@@ -154,10 +154,9 @@ def save_checkpoint(
 
 def prune(folder: CheckpointFolder, best: int | None) -> None:
     """Delete incomplete checkpoints, and all others but the `KEPT` newest and the best."""
-    for step in folder.unfinished():
-        folder.delete(step)
-    for step in folder.steps()[:-KEPT]:
-        if step != best:
+    complete = folder.steps()
+    for step in folder.started():
+        if step not in complete or (step not in complete[-KEPT:] and step != best):
             folder.delete(step)
 
 

@@ -74,7 +74,7 @@ class SharedFolder(CheckpointFolder):
                 mirror.put_extra(str(path.relative_to(self.root)), path)
         mirror.push(self.folder(step), step=step, score=score)
         if mirror.part:  # the saver prunes the first host's folder
-            for old in self._local_steps()[: -mirror.keep]:
+            for old in self.started()[: -mirror.keep]:
                 self.delete(old)
 
     def bring_newest(self, backend: Backend) -> None:
@@ -95,7 +95,7 @@ class SharedFolder(CheckpointFolder):
                 return
             if mirror.parts > 1:
                 # later local files belong to a checkpoint that other hosts lack
-                for later in self._local_steps():
+                for later in self.started():
                     if later > step:
                         self.delete(later)
             if backend.rank and step >= 0:
@@ -103,10 +103,6 @@ class SharedFolder(CheckpointFolder):
             mirror.fetch_extras(self.root)
 
         on_all_workers(backend, copy, "resume")
-
-    def _local_steps(self) -> list[int]:
-        """Steps with a local folder, complete or not, oldest first."""
-        return sorted(int(path.name.split("-")[1]) for path in self.root.glob("step-*"))
 
     def _choose(self, mirror: Mirror) -> int:
         """Make the newest complete checkpoint local and return its step; -1: there is none."""
