@@ -4,8 +4,7 @@
     python -m benchmarks.fits --simulations 1000 --refits 1000
 
 For every law, with 3 and 5 seeds a point: the share of simulations whose interval contains each true parameter, and
-the true curve at the grid points. Both should be between 90 and 99 %. `plain` omits the corrections of
-trm/analysis/fits/bootstrap.py. Exit code 1 if a corrected share is outside that range.
+the true curve at the grid points. Both should be between 90 and 99 %. Exit code 1 if a share is outside that range.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.frame import finish, parser
-from trm.analysis.fits.bootstrap import POOL, resample
+from trm.analysis.fits.bootstrap import resample
 from trm.analysis.fits.compare import delta_for
 from trm.analysis.fits.forms import FORMS, Array, normalise
 from trm.analysis.fits.solve import solve
@@ -55,9 +54,7 @@ class Truth:
         return result
 
 
-def coverage(
-    truth: Truth, seeds: int, simulations: int, *, refits: int, scaled: bool = True, pool: float = POOL
-) -> dict[str, float]:
+def coverage(truth: Truth, seeds: int, simulations: int, refits: int) -> dict[str, float]:
     """The share of simulated studies whose percentile interval contains each parameter.
 
     `curve` is the mean over the grid points of the share whose interval contains the true value.
@@ -75,7 +72,7 @@ def coverage(
         delta = delta_for(seed_spread(log_y, group))
         starts = form.starts(u, np.exp(log_y))
         full = solve(form, u, log_y[None], delta, starts, refine=12)
-        samples = resample(log_y, group, refits, index, scaled=scaled, pool=pool)
+        samples = resample(log_y, group, refits, index)
         found = solve(form, u, samples, delta, np.concatenate([full.phi, starts]), refine=3)
         good = found.phi[found.converged]
         low, high = percentiles(form.public(good, scale))
@@ -117,11 +114,10 @@ def main() -> int:
     rows, outside = [], 0
     for name, truth in CASES.items():
         for seeds in (3, 5):
-            for kind, settings in (("corrected", {}), ("plain", {"scaled": False, "pool": 0.0})):
-                shares = coverage(truth, seeds, args.simulations, refits=args.refits, **settings)
-                outside += kind == "corrected" and any(not 0.90 <= share <= 0.99 for share in shares.values())
-                rows.append({"law": name, "seeds": seeds, "intervals": kind, "coverage": shares})
-                print(f"{name}, {seeds} seeds, {kind}", file=sys.stderr, flush=True)
+            shares = coverage(truth, seeds, args.simulations, args.refits)
+            outside += any(not 0.90 <= share <= 0.99 for share in shares.values())
+            rows.append({"law": name, "seeds": seeds, "coverage": shares})
+            print(f"{name}, {seeds} seeds", file=sys.stderr, flush=True)
     finish(rows, args.json, simulations=args.simulations)
     print(f"{outside} cases outside 90 to 99 %")
     return int(outside > 0)

@@ -3,8 +3,8 @@
 With n seeds a point's residuals are too small by sqrt((n-1)/n); they are scaled back. Percentiles of a bootstrap also
 lack Student's factor for few observations; it is put back by widening the residuals by t/z, as in the expanded
 percentile interval of Hesterberg 2015 (arXiv 1411.5279). And three seeds say little of their own spread, so half of the
-draws come from the residuals of all points: spreads shrunk towards the common one, none of them lost. What each of the
-three is worth is measured by benchmarks/fits.py.
+draws come from the residuals of all points: spreads shrunk towards the common one, none of them lost.
+benchmarks/fits.py measures how often the intervals hold the truth.
 """
 
 import numpy as np
@@ -17,9 +17,7 @@ POOL = 0.5
 """Share of draws from the residuals of all points."""
 
 
-def resample(
-    log_y: Array, group: np.ndarray, count: int, seed: int, *, scaled: bool = True, pool: float = POOL
-) -> Array:
+def resample(log_y: Array, group: np.ndarray, count: int, seed: int) -> Array:
     """Bootstrap data sets.
 
     Args:
@@ -27,18 +25,15 @@ def resample(
         group: the grid point of each observation [N].
         count: data sets B.
         seed: of the random numbers.
-        scaled: multiply a point's residuals by sqrt(n/(n-1)) and Student's factor.
-        pool: share of draws from the residuals of all points; the others are from the point's own.
 
     Returns:
         [B, N], in the order of log_y. A point with one seed borrows all its residuals from the other points; if no
         point has two, nothing varies and the caller must say so.
     """
     rng = np.random.default_rng(seed)
-    residuals, means = within(log_y, group, scaled=scaled)
+    residuals, means = within(log_y, group)
     keys, index, sizes = np.unique(group, return_inverse=True, return_counts=True)
-    if scaled:
-        residuals *= student_factor(len(log_y), len(keys))
+    residuals *= student_factor(len(log_y), len(keys))
     common = residuals[sizes[index] > 1]
     if not len(common):
         return np.repeat(log_y[None], count, axis=0)
@@ -47,7 +42,7 @@ def resample(
         rows = np.flatnonzero(index == number)
         shape = (count, len(rows))
         own = means[rows] + residuals[rows][rng.integers(0, len(rows), shape)]
-        data[:, rows] = np.where(rng.random(shape) < pool, data[:, rows], own)
+        data[:, rows] = np.where(rng.random(shape) < POOL, data[:, rows], own)
     return data
 
 
@@ -79,9 +74,9 @@ def student_factor(observations: int, points: int) -> float:
     return float(stats.t.ppf(tail, freedom) / stats.norm.ppf(tail)) if freedom > 0 else 1.0
 
 
-def within(log_y: Array, group: np.ndarray, *, scaled: bool = True) -> tuple[Array, Array]:
+def within(log_y: Array, group: np.ndarray) -> tuple[Array, Array]:
     """Residuals about each point's mean (scaled by sqrt(n/(n-1))) and those means, both [N]."""
     _, index, sizes = np.unique(group, return_inverse=True, return_counts=True)
     means = (np.bincount(index, log_y) / sizes)[index]
-    factor = np.sqrt(sizes / np.maximum(sizes - 1, 1)) if scaled else np.ones(len(sizes))
+    factor = np.sqrt(sizes / np.maximum(sizes - 1, 1))
     return (log_y - means) * factor[index], means
