@@ -205,6 +205,16 @@ def json_argument(argument: str, option: str) -> Any:
         raise UserError(f"{option} is not JSON: {error}") from None
 
 
+def tail(path: Path, size: int = 4000) -> str:
+    """The last `size` bytes of a text file; empty if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - size))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def differences(first: Any, second: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
     """Dotted keys whose values differ between two nested settings."""
     if isinstance(first, dict) and isinstance(second, dict):

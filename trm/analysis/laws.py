@@ -218,8 +218,12 @@ def _ruler(group: Group) -> tuple[str, str]:
     return text, f"its side changes at {turned[0]}" if turned and side(own) == "supported" else ""
 
 
-def equation(group: Group, x: str, y: str = "error", width: int = 72) -> str:
-    """The law with its parameters and 95 % intervals, as mathtext in lines of about `width` characters.
+LINE = 72
+"""Characters of a line below a title."""
+
+
+def equation(group: Group, x: str, y: str) -> str:
+    """The law with its parameters and 95 % intervals, as mathtext in lines of about `LINE` characters.
 
     The variable is divided by a round number inside the data, so that A is the metric (above the floor) there.
     """
@@ -246,7 +250,7 @@ def equation(group: Group, x: str, y: str = "error", width: int = 72) -> str:
             parts.append(f"{key} = {text}")
     lines = [parts[0]]
     for part in parts[1:]:
-        if len(lines[-1].replace("$", "").replace("\\", "")) + len(part) > width:
+        if len(lines[-1].replace("$", "").replace("\\", "")) + len(part) > LINE:
             lines.append(part)
         else:
             lines[-1] += ",  " + part

@@ -22,6 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from trm.io import tail
 from trm.study.text import count
 from trm.study.text import seconds_text as exact_text
 
@@ -91,21 +92,12 @@ class Job:
         now = time.monotonic()
         if now - self.read >= AGE:
             self.read, self.known = now, None
-            found = PROGRESS.findall(_tail(Path(self.log)).rpartition("\n--- ")[2])  # of the last attempt
+            found = PROGRESS.findall(tail(Path(self.log)).rpartition("\n--- ")[2])  # of the last attempt
             if found:
                 percent, loss, validation, hours, minutes, seconds = found[-1]
                 left = 3600.0 * int(hours) + 60 * int(minutes) + int(seconds)
                 self.known = LastLine(int(percent), loss, validation, left)
         return self.known
-
-
-def _tail(path: Path, size: int = 4000) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - size))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def answers(outputs: Iterable[str]) -> list[str]:
@@ -244,7 +236,8 @@ class View:
             job = self.study.take(facts)
             if job and failed and not self.interrupted:
                 reason = next(
-                    (line for line in reversed(_tail(Path(job.log)).splitlines()) if line.strip()), "no log"
+                    (line for line in reversed(tail(Path(job.log)).splitlines()) if line.strip()),
+                    "no log",
                 )
                 self.console.print(Text(f"Failed: {job.name}\n  {reason}\n  {job.log}"), style="red")
             elif facts.get("runs") and not self.console.is_terminal and not self.interrupted:
@@ -335,7 +328,7 @@ class View:
             console.print("The same command goes on from the checkpoints.")
             console.print(f"Output of Snakemake and its jobs: {OUTPUT}")
         elif not study.started or (code and not study.failed):
-            output = _tail(OUTPUT, 20_000)
+            output = tail(OUTPUT, 20_000)
             errors = [found.start() for found in ERROR.finditer(output)]
             for line in output[errors[-1] if code and errors else 0 :].splitlines(keepends=True):
                 if line.strip() not in self._told:
@@ -358,7 +351,7 @@ class View:
             return
         for job in done:
             if job.rule == "html_report":
-                for line in _tail(Path(job.log), 20_000).splitlines():
+                for line in tail(Path(job.log), 20_000).splitlines():
                     if line.startswith("- "):
                         console.print(Text(line))
         if not any(job.rule == "html_report" for job in done):

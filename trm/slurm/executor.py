@@ -22,6 +22,7 @@ from snakemake_interface_common.exceptions import ApiError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
+from trm.io import tail
 from trm.pipeline.project import Project
 from trm.slurm import commands
 from trm.slurm.commands import AWAY, ENDED, PASSING, Row, SlurmJob, message_of
@@ -325,7 +326,9 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if again.exists() and again.stat().st_mtime > info.aux["since"] - CLOCK_SKEW:
             again.unlink()
             return "stopped before its time limit and may not be requeued"
-        if name not in self._denied and (found := DENIED.search(_end(Path(info.aux["slurm_logfile"])))):
+        if name not in self._denied and (
+            found := DENIED.search(tail(Path(info.aux["slurm_logfile"]), 100_000))
+        ):
             self._denied.add(name)
             return f"got no program started ({found[1]})"
         return ""
@@ -344,7 +347,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 return None
             return f"Slurm job {job.number} ended as {state or seen} and was not put back into the queue"
         if state in ENDED:
-            errors = SRUN.findall(_end(Path(info.aux["slurm_logfile"])))
+            errors = SRUN.findall(tail(Path(info.aux["slurm_logfile"]), 100_000))
             # the first is the cause, and the last often says it in words
             more = MORE.get(state) or "; ".join(dict.fromkeys((*errors[:1], *errors[-1:])))
             return f"Slurm job {job.number} ended as {state}" + (f": {more}" if more else "")
@@ -372,10 +375,3 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
 def _there(cluster: str) -> str:
     return f" -M {cluster}" if cluster else ""
-
-
-def _end(log: Path) -> str:
-    try:
-        return log.read_text(errors="replace")[-100_000:]
-    except OSError:
-        return ""

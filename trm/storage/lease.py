@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 from uuid import getnode, uuid4
@@ -153,10 +154,8 @@ class Lease:
             self._thread = None
         with self._lock:
             if self._generation is not None and self._lost is None:
-                try:
+                with suppress(StorageError):  # lost or unreachable: it expires
                     self.store.delete(NAME, generation=self._generation)
-                except StorageError:
-                    pass  # lost or unreachable: it expires
             self._generation = None
 
     def _keep_renewing(self) -> None:

@@ -51,7 +51,7 @@ def test_floors_are_found_only_where_their_interval_stays_clear_of_zero() -> Non
 
 def test_the_equation_is_stated_at_a_round_place() -> None:
     group = law(0.5, [0.4, 0.6], reference={"x": 200.0, "A": 0.141, "interval": [0.12, 0.16]})
-    text = equation(group, "data.train_puzzles")
+    text = equation(group, "data.train_puzzles", "error")
     assert "(D / 200)" in text
     assert "A = 14.1 % [12.0, 16.0]" in text
 

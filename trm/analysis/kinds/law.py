@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import FORM_NAMES, label
-from trm.analysis.laws import Fit, Group, chosen, equation, findings_of_fit, supported, why_not
+from trm.analysis.laws import LINE, Fit, Group, chosen, equation, findings_of_fit, supported, why_not
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import SAME, Column, Figure, FitSpec, Form, Fraction, Metric, Reported
 from trm.analysis.words import count, listed, noun, sentence
@@ -72,16 +72,13 @@ def title_of(spec: Any) -> str:
     return sentence(f"{noun(spec.y)} against {noun(spec.x)}")
 
 
-def subtitle(fit: Fit, x: str, y: str, width: int = 72) -> str:
+def subtitle(fit: Fit, x: str, y: str) -> str:
     """The equation, or why there is none."""
     if len(fit["groups"]) > 1:
-        return common.wrap(
-            "fitted separately for each colour; a line only where the points support a law", width
-        )
+        text = "fitted separately for each colour; a line only where the points support a law"
+        return common.wrap(text, LINE)
     group = fit["groups"][0]
-    return (
-        equation(group, x, y, width) if supported(group) else common.wrap("no law: " + why_not(group), width)
-    )
+    return equation(group, x, y) if supported(group) else common.wrap("no law: " + why_not(group), LINE)
 
 
 CAPTION = "Faint: seeds; strong: geometric means; grey: interval of the test set. "
