@@ -109,6 +109,7 @@ def axes(*names, **spec):
         (figure(kind="curves", where={"split": "validation"}), "no point has split=validation; split is test, train"),
         (figure(kind="curves", where={"series": "lr"}), "no point has series=lr; series is empty"),
         (tried(restarts=4), "no point has restarts=4; restarts is 1, 2"),
+        (tried(restarts=2), "no result has split=test, policy=fixed and restarts=2: name the policy"),
         (tried(restarts=2, policy="fixed"), "no point has policy=fixed and restarts=2 together: remove one of them"),
         (axes("model.d_model", kind="curves", where={"label": "d_model=16", "model.d_model": 24}),
          "where: no point has label=d_model=16 and model.d_model=24 together: remove one of them"),

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -94,8 +93,12 @@ def test_ctrl_c_keeps_what_is_solved(trained, tmp_path, monkeypatch, capsys):
     run, puzzles = trained
     file, out = tmp_path / "puzzles.txt", tmp_path / "out.csv"
     file.write_text("\n".join(question for question, _ in puzzles))
-    update = lambda progress, done, words: done < 2 or signal.raise_signal(signal.SIGINT)  # noqa: E731
-    monkeypatch.setattr("trm.evaluation.solve.Progress.update", update)
+
+    def interrupt(progress, done, words):
+        if done >= 2:
+            raise KeyboardInterrupt  # as Python does at SIGINT, unless its parent ignores that
+
+    monkeypatch.setattr("trm.evaluation.solve.Progress.update", interrupt)
     monkeypatch.setattr("trm.model.inference.inference_batch", lambda *sizes: 2)
     assert solve_with(run, file, "--out", out) == 130
     solved = [row["answer"] for row in rows_of(out.read_text()) if row["solved"] == "1"]

@@ -57,6 +57,10 @@ COMPUTED: dict[str, Callable[[RunConfig], float]] = {
 """Derived columns that follow from the configuration of a run."""
 
 
+RESULT = ("split", "policy", "eval_steps", "restarts")
+"""Columns that tell the results of an evaluation apart."""
+
+
 def values_at(point: Point, column: str) -> list[Any]:
     """The values of a column at a grid point; empty: they are known after the runs."""
     config, measured = point.runs[0].config, point.evaluation
@@ -86,8 +90,7 @@ def _rows(point: Point) -> list[dict[str, Any]]:
         (("test",), ("vote_first", "vote"), steps, (1 + copies,) * spec_of(data.task).votes),
         (("train",), ("fixed",), depths, (1,) * bool(measured.train_puzzles)),
     ]
-    columns = ("split", "policy", "eval_steps", "restarts")
-    return [dict(zip(columns, row)) for result in results for row in product(*result)]
+    return [dict(zip(RESULT, row)) for result in results for row in product(*result)]
 
 
 def _has(point: Point, where: Mapping[str, Any]) -> bool:
@@ -133,6 +136,11 @@ def _where(figure: Figure, points: Sequence[Point]) -> str:
     if points and not any(_has(point, where) for point in points):
         wanted = listed([f"{column}={value}" for column, value in where.items()])
         return f"where: no point has {wanted} together: remove one of them"
+    shown = {"split": "test", "policy": "fixed"} | where  # as in `Table.select`
+    of_results = figure.spec.kind not in ("frontier", "restarts") and set(where) & set(RESULT)
+    if points and of_results and not any(_has(point, shown) for point in points):
+        wanted = listed([f"{column}={shown[column]}" for column in RESULT if column in shown])
+        return f"where: no result has {wanted}: name the policy or the split that is meant"
     return ""
 
 
