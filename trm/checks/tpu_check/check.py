@@ -48,11 +48,13 @@ class Program(NamedTuple):
     fits: bool
     gib: float
     """Memory required on a chip."""
+    collectives: dict[str, int]
 
 
 class Result(NamedTuple):
     """A training step on one slice."""
 
+    chips: int
     rows_per_chip: int
     fits: bool
     gib: float
@@ -60,6 +62,8 @@ class Result(NamedTuple):
     remat: bool
     gflop_per_chip: float
     """Model FLOPs as in `plan`."""
+    collectives: dict[str, int]
+    """Operations that send between the chips, by kind."""
     advice: str
     """What to change if it does not fit."""
 
@@ -136,7 +140,10 @@ def program_key(config: RunConfig, where: Slice, what: str, remat: bool | None =
 def programs(config: RunConfig, where: Slice, cache_folder: Path) -> list[Program]:
     """Every program of a run, compiled for the slice. Raises UserError if libtpu rejects one."""
     answers = ask(config, where, "run", cache_folder)["programs"]
-    return [Program(answer["phase"], fits(answer, where), answer["gib"]) for answer in answers]
+    return [
+        Program(answer["phase"], fits(answer, where), answer["gib"], answer["collectives"])
+        for answer in answers
+    ]
 
 
 def programs_table(programs: list[Program], where: Slice) -> str:
@@ -203,7 +210,7 @@ def check(config: RunConfig, where: Slice, cache_folder: Path) -> Result:
     flops = step_flops(config.model, sizes.seq_len, sizes.vocab) * per_chip
     advice = _advice(config, where, answer, cache_folder)
     memory = fits(answer, where), answer["gib"], answer["remat"]
-    return Result(per_chip, *memory, flops / 1e9, advice)
+    return Result(where.chips, per_chip, *memory, flops / 1e9, answer["collectives"], advice)
 
 
 def _advice(config: RunConfig, where: Slice, answer: dict[str, Any], cache_folder: Path) -> str:
