@@ -10,6 +10,8 @@ from typing import Any
 from trm.analysis.words import several_axes
 from trm.errors import UserError
 
+SHOWN = {"split": "test", "policy": "fixed"}
+"""Of an evaluation's results those that figures show, unless they ask for others."""
 Points = Sequence[Mapping[str, Any]]
 """Columns by name; `point` numbers the grid points."""
 

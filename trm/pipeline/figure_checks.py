@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from trm.analysis.axes import hue_of_law, is_value, series_of, text_of
+from trm.analysis.axes import SHOWN, hue_of_law, is_value, series_of, text_of
 from trm.analysis.specs import EQUAL, LEAST
 from trm.analysis.words import listed
 from trm.errors import UserError
@@ -136,7 +136,7 @@ def _where(figure: Figure, points: Sequence[Point]) -> str:
     if points and not any(_has(point, where) for point in points):
         wanted = listed([f"{column}={value}" for column, value in where.items()])
         return f"where: no point has {wanted} together: remove one of them"
-    shown = {"split": "test", "policy": "fixed"} | where  # as in `Table.select`
+    shown = SHOWN | where
     of_results = figure.spec.kind not in ("frontier", "restarts") and set(where) & set(RESULT)
     if points and of_results and not any(_has(point, shown) for point in points):
         wanted = listed([f"{column}={shown[column]}" for column in RESULT if column in shown])

@@ -56,10 +56,9 @@ class Table:
                 )
         rows = self.rows
         if any(name in ("policy", "split", "restarts", "eval_steps", "flops_per_puzzle") for name in names):
-            if "split" not in where:
-                rows = rows[rows["split"] == "test"]
-            if "policy" not in where:
-                rows = rows[rows["policy"] == "fixed"]
+            for name, value in axes.SHOWN.items():
+                if name not in where:
+                    rows = rows[rows[name] == value]
             settings = [name for name in names if name.startswith("evaluation.")]
             if "label" in names:  # points may differ in their evaluation alone
                 known = self.info.get("coordinates", [])
