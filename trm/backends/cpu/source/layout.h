@@ -4,6 +4,8 @@
 // instead of token mixing), all padded. Padding is zero and stays zero: no product or norm makes anything else of it. Only
 // the channel mixing's gate ends where its up begins: its last vector has values of up, which come to nothing.
 #pragma once
+#include <initializer_list>
+
 #include "memory.h"
 #include "products.h"
 

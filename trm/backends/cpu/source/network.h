@@ -2,8 +2,6 @@
 // halting (act.py) and backward, row by row.
 #pragma once
 #include "block.h"
-#include <initializer_list>
-
 #include "interface.h"
 
 constexpr float ROPE_BASE = 10000;
