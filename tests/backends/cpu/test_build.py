@@ -1,6 +1,7 @@
 """Building the CPU kernel, and what happens where it cannot be built."""
 
 import os
+import shutil
 
 import pytest
 
@@ -63,6 +64,16 @@ def wrapped(folder, flags):
     script.write_text(f'#!/bin/sh\nexec {build.compiler()[0]} "$@" {flags}\n')
     script.chmod(0o755)
     return {"CXX": str(script), "XDG_CACHE_HOME": str(folder)}
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not shutil.which("clang++"), reason="needs clang and libc++")
+def test_it_compiles_with_the_library_of_macos():
+    """libc++, whose headers include fewer others than GNU's."""
+    check = ["clang++", "-stdlib=libc++", "-std=gnu++17", "-fsyntax-only", "-x", "c++"]
+    if run(*check, "-include", "cstdint", os.devnull).returncode:
+        pytest.skip("libc++ is not installed")
+    run(*check, str(build.SOURCE / "kernel.cpp"), check=True)
 
 
 @pytest.mark.full
