@@ -62,7 +62,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(words, said, capsys):
         ('data source --config {"taks":"maze"} --out o', "taks"),
         ('data source --config {"seed":"x"} --out o', "seed"),
         ("data source --config none.json --out o", "--config none.json cannot be read: No such file"),
-        (f"data source --config {sys.executable} --out o", "is not UTF-8 text"),
+        ("data source --config /bin/sh --out o", "is not UTF-8 text"),
         ("data build --config {} --source none --out o", "none/manifest.json does not exist"),
         ("evaluate --run r --data d --out e.json --threads 0", "--threads: must be at least 1, not 0"),
         ("data inspect none", "none is not a folder"),
@@ -252,7 +252,7 @@ def test_what_a_machine_lacks_is_one_sentence(error, sentence, monkeypatch, caps
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk of Linux")
 def test_an_output_that_cannot_be_written_is_one_sentence():
-    result = run("sh", "-c", f"{sys.executable} -m trm study list >/dev/full", cwd=ROOT)
+    result = run("sh", "-c", '"$0" -m trm study list >/dev/full', sys.executable, cwd=ROOT)
     sentence = "trm study: the disk is full: free space and start again\n"
     assert (result.returncode, result.stderr) == (2, sentence)
 

@@ -60,7 +60,8 @@ def make_image(folder: Path) -> Path:
         for made in (place, image / "bin"):
             made.mkdir(parents=True)
         (image / "pyvenv.cfg").write_text(f"home = {python.parent}\n")
-        (place / "sitecustomize.py").write_text(OMITTED + ("" if version == "3.10" else AS_3_10))
+        (place / "ubuntu.py").write_text(OMITTED + ("" if version == "3.10" else AS_3_10))
+        (place / "ubuntu.pth").write_text("import ubuntu\n")  # Debian's own sitecustomize hides any other
         import pip
 
         (place / "pip").symlink_to(Path(pip.__file__).parent)
