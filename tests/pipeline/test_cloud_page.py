@@ -67,7 +67,7 @@ class Walk:
         programs.mkdir()
         self.variables.touch()
         (programs / "gcloud").write_text(
-            f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/pipeline/gcloud.py "$@"\n'
+            f'#!/bin/sh\nexec "{sys.executable}" "{ROOT}/tests/pipeline/gcloud.py" "$@"\n'
         )
         (programs / "gcloud").chmod(0o755)
         known = {f"SNAKEMAKE_TPU_{name}" for name in OURS} | {

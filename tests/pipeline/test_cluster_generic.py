@@ -1,6 +1,8 @@
 """Any batch system through `--executor cluster-generic`, with a submit command of our own."""
 
 import json
+import shlex
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -16,10 +18,27 @@ echo "$1:$TRM_FORK_SERVER" >>"$0.asked"
 setsid env -i HOME=/nonexistent PATH=/usr/bin:/bin sh -c 'cd / && exec sh "$0"' "$2" >>"$0.log" 2>&1 </dev/null &
 echo $!
 """
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(
+        find_spec(PLUGIN) is None, reason=f"{PLUGIN} is not installed: pip install -e '.[dev]'"
+    ),
+]
 
 
-@pytest.mark.full
-@pytest.mark.skipif(find_spec(PLUGIN) is None, reason=f"{PLUGIN} is not installed: pip install -e '.[dev]'")
+def test_a_python_that_snakemake_cannot_name_in_a_job_is_refused(tmp_path):
+    project = new_project(tmp_path, one_run(2, scale="gpu"))
+    words = ["--profile", "profiles/gpu", "--executor", "cluster-generic", "--jobs", "1"]
+    words += ["--cluster-generic-submit-cmd", "false", "--until", "source", "--config", "backend=cpu"]
+    program = "import sys; sys.executable = '/home/me/my work/python'; from snakemake.cli import main; main()"
+    done = python("-c", program, *words, cwd=project.folder)
+    assert done.returncode == 1
+    assert "jobs of a cluster cannot start /home/me/my work/python: move the project" in done.stderr
+
+
+@pytest.mark.skipif(
+    len(shlex.split(sys.executable)) > 1, reason="Snakemake cannot start this Python in a job"
+)
 def test_a_run_is_trained_by_jobs_that_inherit_nothing(tmp_path):
     """The command of docs/cluster.md; every job is a process with a working folder and an environment of its own."""
     (tmp_path / "checkout").mkdir()

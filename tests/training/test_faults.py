@@ -48,7 +48,8 @@ def test_killed_at_twenty_random_moments(dataset_folder, expected, tmp_path):
 UNSHARE = ["unshare", "--map-root-user", "--mount"]
 LIMITS = {
     "the disk is full; free space and start again": (
-        'mount -t tmpfs -o size=1300k tmpfs "$0"; "$@"; code=$?; mount -o remount,size=100m "$0"; "$@" && exit $code'
+        'mount -t tmpfs -o size=20m tmpfs "$0"; head -c 19180k /dev/zero >"$0/other"; "$@"; code=$?; rm "$0/other"; '
+        '"$@" && exit $code'
     ),
     "may not write files of this size": '(ulimit -f 100; exec "$@"); code=$?; "$@" && exit $code',
 }

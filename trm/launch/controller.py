@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TextIO
 
 from snakemake.logging import get_event, logger
 from snakemake.settings.enums import Quietness
+from snakemake_interface_executor_plugins.settings import SharedFSUsage
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from trm.backends.tpu.chips import tpu_files
@@ -94,6 +95,7 @@ class Controller(logging.Filter):
         if get_event(record) == LogEvent.RUN_INFO and not self._dryrun:
             self._refuse_no_cores()
             self._refuse_processors()
+            self._refuse_spaces()
             self._date_back()
             self._start_servers()
         if not self._dryrun:
@@ -131,6 +133,15 @@ class Controller(logging.Filter):
             refuse(
                 "the profile trains on a GPU (backend=cuda), and this machine has none that can be seen: run "
                 "`nvidia-smi`, or take profiles/local"
+            )
+
+    def _refuse_spaces(self) -> None:
+        """Snakemake writes the path of its Python into jobs of other machines without quotes."""
+        shared = SharedFSUsage.SOFTWARE_DEPLOYMENT in self._snakemake.storage_settings.shared_fs_usage
+        if not self._snakemake.local_exec and shared and shlex.split(sys.executable) != [sys.executable]:
+            refuse(
+                f"jobs of a cluster cannot start {sys.executable}: move the project to a folder without spaces or "
+                "quotes in its path, and remove .venv there (`make envs` makes it again)"
             )
 
     def _date_back(self) -> None:

@@ -80,7 +80,6 @@ def make_internet(folder: Path) -> dict[str, str]:
         _wheel_of_uv(internet)
         _archive_of_python(internet)
     return {
-        "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(internet),
         "UV_FIND_LINKS": str(internet),
         "UV_PYTHON_DOWNLOADS_JSON_URL": str(internet / "interpreters.json"),

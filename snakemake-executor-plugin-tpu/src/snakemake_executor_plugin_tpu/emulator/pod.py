@@ -62,6 +62,7 @@ class EmulatedPod:
             "PATH": f"{make_image(self.folder)}:{SYSTEM_PATH}",
             "LANG": "C.UTF-8",
             "PIP_CONFIG_FILE": "/dev/null",
+            "PIP_NO_INDEX": "1",
             "STORAGE_EMULATOR_HOST": self.gcs.url,
             "SNAKEMAKE_TPU_API": f"http://127.0.0.1:{self.google.server_port}",
         }
