@@ -35,7 +35,7 @@ def styled(path: str | Path | None = None) -> Iterator[None]:
         raise UserError(f"{style} does not exist: name the style file with --style")
     with matplotlib.rc_context():
         try:
-            matplotlib.style.use(str(style))
+            matplotlib.style.use(["default", str(style)])  # not the user's matplotlibrc
         except OSError as error:
             raise UserError(f"{style} is not a matplotlib style file: {error}") from None
         yield
