@@ -30,6 +30,14 @@ def test_help_names_every_command(capsys):
     assert capsys.readouterr().out.startswith(f"trm {__version__}")
 
 
+def test_what_a_terminal_cannot_show_is_a_question_mark(monkeypatch):
+    console = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", write_through=True)
+    monkeypatch.setattr(sys, "stdout", console)
+    monkeypatch.setitem(COMMANDS, "study", "×, ≥ and “quotes”")
+    assert main(["--help"]) == 0
+    assert b"\xd7, ? and ?quotes?\n" in console.buffer.getvalue()
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command, capsys):
     with pytest.raises(SystemExit) as ended:

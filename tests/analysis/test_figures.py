@@ -30,7 +30,9 @@ LAW = {"kind": "law", "x": "data.train_puzzles"}
 def test_the_same_inputs_give_the_same_bytes(tables: dict[str, Table], tmp_path: Path) -> None:
     """Whatever the user's matplotlibrc says."""
     _, first = saved(tables, "data_size", tmp_path / "one/a.pdf", **LAW)
-    with matplotlib.rc_context({"text.usetex": True, "savefig.bbox": "tight", "lines.dashed_pattern": [9, 9]}):
+    with matplotlib.rc_context(
+        {"text.usetex": True, "savefig.bbox": "tight", "lines.dashed_pattern": [9, 9]}
+    ):
         _, second = saved(tables, "data_size", tmp_path / "two/a.pdf", **LAW)
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 

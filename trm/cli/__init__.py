@@ -6,6 +6,7 @@ A module has `add_arguments`, `run` and, where some options may name a place in 
 import argparse
 import errno
 import importlib
+import io
 import logging
 import os
 import sys
@@ -63,6 +64,8 @@ def use_writable_cache() -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; a UserError becomes one sentence on stderr and exit code 2."""
     argv = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a sentence has more characters than some terminals
     if not argv or argv[0] in ("-h", "--help"):
         width = max(map(len, COMMANDS))
         print("usage: python -m trm COMMAND [options]      (COMMAND --help tells more; --version)\n")
