@@ -29,8 +29,11 @@ TORCH_OPTIONS = $(if $(CUDA),--torch-backend=$(CUDA) --reinstall-package torch)
 OTHER_BUILD = $(filter-out $(shell cat $(VENV)/.cuda 2>/dev/null),$(CUDA))
 SCALE ?= gpu
 
-# torch_xla has wheels for Linux on x86-64 only
-XLA ?= $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),1,0)
+# torch_xla has wheels for Linux on x86-64 and Python up to 3.13 only
+HAS_XLA = import platform, sys; print(int(platform.system() + platform.machine() == "Linuxx86_64" and sys.version_info < (3, 14)))
+ifndef XLA
+XLA := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c '$(HAS_XLA)')
+endif
 
 .PHONY: report study fetch schema test test-all test-full test-services test-xla test-image coverage lint types docs notebooks shell bench rehearsal envs lock again
 .DEFAULT_GOAL := report
@@ -44,10 +47,13 @@ endef
 export PATH_FILE
 define PYTHON_CHECK
 import sys
-if not (3, 11) <= sys.version_info < (3, 14):
-    sys.exit("Python 3.11, 3.12 or 3.13 is needed: make PYTHON=/path/to/python3.12 ...")
+if not (3, 11) <= sys.version_info < (3, 15):
+    sys.exit("Python 3.11 to 3.14 is needed: make PYTHON=/path/to/python3.12 ...")
 endef
 export PYTHON_CHECK
+
+# Snakemake's immutables has no wheels for Python 3.14, but works without its part in C, which takes a compiler
+export IMMUTABLES_EXT := 0
 
 # some containers set it: thousands of short processes would compile the sources anew
 unexport PYTHONDONTWRITEBYTECODE
@@ -97,7 +103,7 @@ test-all: test test-full
 
 # what `make test` leaves out; the tests of the TPU backend compile while the others wait for servers
 test-full: envs
-	@$(if $(filter 1,$(XLA)),,echo "Skipped: the tests of the TPU backend (torch_xla has wheels for Linux on x86-64 only, or XLA=0 was given)")
+	@$(if $(filter 1,$(XLA)),,echo "Skipped: the tests of the TPU backend (torch_xla has wheels for Linux on x86-64 and Python up to 3.13 only, or XLA=0 was given)")
 	@$(MAKE) --no-print-directory --jobs=2 test-services $(if $(filter 1,$(XLA)),test-xla PROCESSES=1)
 
 # six processes: these tests wait for more than half of their time
@@ -150,7 +156,7 @@ bench: $(VENV)/.ready
 
 # after a change of envs/cpu/requirements.in; needs uv
 lock:
-	(echo "# Pinned with hashes for Python 3.11 to 3.13 on Linux and macOS by \`make lock\` from requirements.in."; \
+	(echo "# Pinned with hashes for Python 3.11 to 3.14 on Linux and macOS by \`make lock\` from requirements.in."; \
 	  uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	    envs/cpu/requirements.in) > envs/cpu/requirements.lock.new
 	mv envs/cpu/requirements.lock.new envs/cpu/requirements.lock

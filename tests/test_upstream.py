@@ -13,6 +13,7 @@ UPSTREAM = ROOT / "docs/upstream"
 SLURM = "snakemake_executor_plugin_slurm"
 
 
+@pytest.mark.skipif(not shutil.which("patch"), reason="needs patch")
 @pytest.mark.parametrize(
     ("script", "packages", "patches", "faults", "left"),
     [

@@ -7,7 +7,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import numpy as np
@@ -89,6 +89,8 @@ def _download(address: str, path: Path) -> None:
             while part := response.read(1 << 20):
                 file.write(part)
     except (URLError, OSError, ValueError) as error:
+        if isinstance(error, HTTPError):
+            error.close()
         raise UserError(
             f"{address} cannot be downloaded ({getattr(error, 'reason', error)}): check the address and the network"
         ) from None
