@@ -94,7 +94,9 @@ def test_a_group_trains_its_runs_one_after_another_on_the_gpus_of_one(new_study)
     study = new_study(steps=10, seeds=2)
     groups = ("--groups", "train=small", "evaluate=small", "--group-components", "small=2")
     study.run("--until", "evaluate", "--config", "workers=2", "max_runtime=50", *groups)
-    (job,) = (study.cluster.show(job) for job in study.jobs())
+    jobs = [study.cluster.show(job) for job in study.jobs()]
+    assert len(jobs) == 1, study.output
+    (job,) = jobs
     assert job["TresPerJob"] == "gres:gpu:2"
     assert job["TimeLimit"] == "00:50:00"  # `max_runtime`: its four jobs ask for 15 minutes each
     assert [run["workers"] for run in study.trained()] == [2, 2]
