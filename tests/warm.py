@@ -130,7 +130,7 @@ def serve(channel: socket.socket) -> None:
         importlib.import_module(name)
     changed = {name: (before.get(name), now) for name, now in os.environ.items() if now != before.get(name)}
     gc.freeze()
-    sys.stdout.reconfigure(errors="replace")  # as trm does; its forks have files that cannot seek
+    sys.stdout.reconfigure(errors="replace")  # as trm does, which cannot in forks: their files may not seek
     waiting: set[int] = set()
     while True:
         request, files, _, _ = socket.recv_fds(channel, MAX_REQUEST, 4)

@@ -17,6 +17,8 @@ from snakemake_executor_plugin_tpu.worker.environment import UV
 from snakemake_executor_plugin_tpu.worker.loop import Builder
 
 ROOT = Path(__file__).parents[2]
+PYTHON = "{}.{}".format(*sys.version_info)
+"""The only one that hosts can download here; by default they ask for 3.11."""
 pytestmark = [pytest.mark.full, pytest.mark.skipif(bool(why_not()), reason=why_not() or "")]
 
 
@@ -57,6 +59,7 @@ def pod(tmp_path_factory):
 
 def test_environment_is_made_once_on_each_host(empty_pod, lock, tmp_path):
     profile = {"tpu-accelerator-type": "v4-16", "resources": {"tpu_hosts": 2}, "tpu-requirements": str(lock)}
+    profile["tpu-environment-python"] = PYTHON
     study = Study(tmp_path / "study", empty_pod, {"a": {}, "b": {}}, **profile)
     snakefile, program = (
         study.folder / "Snakefile",
@@ -69,7 +72,9 @@ def test_environment_is_made_once_on_each_host(empty_pod, lock, tmp_path):
         assert "2 of 2 host(s) answer, the environment is ready on 2" in study.run()
         assert all("Installed 1 package" in (path.parent / "environment.log").read_text() for path in made)
         for job in "ab":
-            assert study.launches(job)["1-0"]["environment"]["COUNT_OPTION"] == "42 3 11"
+            assert (
+                study.launches(job)["1-0"]["environment"]["COUNT_OPTION"] == f"42 {PYTHON.replace('.', ' ')}"
+            )
         times = [path.stat().st_mtime_ns for path in made]
         study.run("--forceall")
         assert [path.stat().st_mtime_ns for path in made] == times
@@ -98,7 +103,9 @@ def test_a_build_that_fails_is_not_blamed_on_the_lock_file_that_replaced_its_own
 async def test_a_minute_without_a_package_index_is_waited_for_once_a_slice_was_up(
     empty_pod, lock, wheel, tmp_path
 ):
-    async with Controller(empty_pod, tmp_path / "call", requirements=str(lock)) as controller:
+    async with Controller(
+        empty_pod, tmp_path / "call", requirements=str(lock), environment_python=PYTHON
+    ) as controller:
         work = "test $TPU_LAUNCH = 1 && sleep 600; $TPU_PYTHON -c 'import tiny'"
         running = asyncio.ensure_future(controller.run("job", work))
         await eventually(lambda: any("worker.runner" in line for line in empty_pod.jobs().values()))

@@ -1,7 +1,6 @@
 """Any batch system through `--executor cluster-generic`, with a submit command of our own."""
 
 import json
-import shlex
 import sys
 from importlib.util import find_spec
 
@@ -9,6 +8,7 @@ import pytest
 
 from tests.pipeline.conftest import new_project, one_run
 from tests.shell import python
+from trm.launch.controller import UNQUOTED
 
 PLUGIN = "snakemake_executor_plugin_cluster_generic"
 SUBMIT = """\
@@ -26,19 +26,18 @@ pytestmark = [
 ]
 
 
-def test_a_python_that_snakemake_cannot_name_in_a_job_is_refused(tmp_path):
+@pytest.mark.parametrize("path", ["/home/me/my work/python", "/home/o'brien/python"])
+def test_a_python_that_snakemake_cannot_name_in_a_job_is_refused(path, tmp_path):
     project = new_project(tmp_path, one_run(2, scale="gpu"))
     words = ["--profile", "profiles/gpu", "--executor", "cluster-generic", "--jobs", "1"]
     words += ["--cluster-generic-submit-cmd", "false", "--until", "source", "--config", "backend=cpu"]
-    program = "import sys; sys.executable = '/home/me/my work/python'; from snakemake.cli import main; main()"
+    program = f"import sys; sys.executable = {path!r}; from snakemake.cli import main; main()"
     done = python("-c", program, *words, cwd=project.folder)
     assert done.returncode == 1
-    assert "jobs of a cluster cannot start /home/me/my work/python: move the project" in done.stderr
+    assert f"jobs of a cluster cannot start {path}: move the project" in done.stderr
 
 
-@pytest.mark.skipif(
-    len(shlex.split(sys.executable)) > 1, reason="Snakemake cannot start this Python in a job"
-)
+@pytest.mark.skipif(not UNQUOTED.fullmatch(sys.executable), reason="Snakemake cannot start this Python")
 def test_a_run_is_trained_by_jobs_that_inherit_nothing(tmp_path):
     """The command of docs/cluster.md; every job is a process with a working folder and an environment of its own."""
     (tmp_path / "checkout").mkdir()

@@ -64,8 +64,9 @@ def use_writable_cache() -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; a UserError becomes one sentence on stderr and exit code 2."""
     argv = sys.argv[1:] if argv is None else argv
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors != "replace":  # as in a fork
-        sys.stdout.reconfigure(errors="replace")  # a sentence has more characters than some terminals
+    # a sentence has more characters than some terminals; in a fork this was done before, and would fail
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors != "replace":
+        sys.stdout.reconfigure(errors="replace")
     if not argv or argv[0] in ("-h", "--help"):
         width = max(map(len, COMMANDS))
         print("usage: python -m trm COMMAND [options]      (COMMAND --help tells more; --version)\n")

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shlex
 import signal
 import subprocess
@@ -36,6 +37,8 @@ ONE_REQUEST = 2.0
 """Seconds in which a second SIGINT is the first again: from the terminal, and passed on by `study run`."""
 UNLOCKED = "Error: Directory cannot be locked."
 """What Snakemake says in a dry run beside a run, or after a kill, and then answers."""
+UNQUOTED = re.compile(r"[\w@%+=:,./~-]+")
+"""Paths that a shell takes as they are."""
 PLUGINS = ("snakemake_executor_plugin_", "trm/slurm/")
 """Messages of an executor about machines and jobs are for the user; Snakemake's own messages are not."""
 
@@ -138,10 +141,10 @@ class Controller(logging.Filter):
     def _refuse_spaces(self) -> None:
         """Snakemake writes the path of its Python into jobs of other machines without quotes."""
         shared = SharedFSUsage.SOFTWARE_DEPLOYMENT in self._snakemake.storage_settings.shared_fs_usage
-        if not self._snakemake.local_exec and shared and shlex.split(sys.executable) != [sys.executable]:
+        if not self._snakemake.local_exec and shared and not UNQUOTED.fullmatch(sys.executable):
             refuse(
-                f"jobs of a cluster cannot start {sys.executable}: move the project to a folder without spaces or "
-                "quotes in its path, and remove .venv there (`make envs` makes it again)"
+                f"jobs of a cluster cannot start {sys.executable}: move the project to a folder without spaces and "
+                "quotation marks in its path, and remove .venv there (`make envs` makes it again)"
             )
 
     def _date_back(self) -> None:
